@@ -25,7 +25,7 @@ pub mod wire;
 mod workers;
 
 pub use mount::{Method, MountError, MountOptions, Mounted, is_mounted, mount, unmount};
-pub use session::inflight::Inflight;
+pub use session::inflight::{Inflight, Promised};
 pub use session::init::{MAX_WRITE_LIMIT, Negotiated, Profile, SessionOptions, WORKERS_MAX, Workers};
 pub use session::notify::{FuseNotifier, disbelieve, resend};
 pub use session::stats::{Counts, TIME_CLASSES, Times, class_limit};

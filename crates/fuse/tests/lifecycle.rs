@@ -15,10 +15,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use vellum_fuse::wire::{InitFlags, Opcode};
 use vellum_fuse::{
-    FuseNotifier, Inflight, Method, MountError, MountOptions, Session, SessionOptions, Workers, disbelieve,
-    is_mounted, mount, unmount,
+    FuseNotifier, Inflight, Method, MountError, MountOptions, Promised, Session, SessionOptions, Workers,
+    disbelieve, is_mounted, mount, unmount,
 };
-use vellum_vfs::{Name, Notifier};
+use vellum_vfs::{Context, Filesystem, Name, NodeId, Notifier};
 
 macro_rules! need {
     ($mount:expr) => {
@@ -228,6 +228,47 @@ fn a_successor_goes_on() {
     assert_eq!(errno(client.join().unwrap()), Errno::NOENT);
     fs::write(dir.path().join("f"), b"goes on").unwrap();
     assert_eq!(fs::read(dir.path().join("f")).unwrap(), b"goes on");
+    handle.unmount(false).unwrap();
+    thread.join().unwrap().unwrap();
+}
+
+/// A lookup that a predecessor has counted, and not answered, is counted once.
+#[test]
+fn an_answer_that_is_given_twice_counts_once() {
+    if let Some(why) = common::obstacle() {
+        println!("SKIPPED: {why}");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mounted = mount(dir.path(), &MountOptions::default()).unwrap();
+    let device = mounted.device.try_clone().unwrap();
+    let filesystem = common::MemFs::new(Manner { ttl: Duration::from_secs(9), ..Manner::default() });
+    let first = Session::new(Arc::clone(&filesystem), mounted, SessionOptions::default()).unwrap();
+    let negotiated = first.handle().negotiated().clone();
+    drop(first);
+    filesystem.plant(c"f");
+
+    let path = dir.path().to_owned();
+    let client = std::thread::spawn(move || fs::metadata(path.join("f")));
+    let mut wait = [rustix::event::PollFd::new(&device, rustix::event::PollFlags::IN)];
+    assert_eq!(rustix::event::poll(&mut wait, None).unwrap(), 1);
+    let mut request = vec![0; 2 << 20];
+    assert!(rustix::io::read(&device, &mut request[..]).unwrap() > 40);
+    let unique = u64::from_ne_bytes(request[8..16].try_into().unwrap());
+    let found =
+        filesystem.lookup(&Context::default(), NodeId::ROOT, Name::new(c"f").unwrap()).unwrap().unwrap();
+    let inflight = Inflight::create().unwrap();
+    inflight.promises(0, unique, Promised { node: Some(found.node), open: None });
+    assert_eq!(filesystem.lookups(), 1);
+
+    let left = Inflight::open(inflight.descriptor().try_clone_to_owned().unwrap()).unwrap();
+    let options = SessionOptions { inflight: Some(Arc::new(left)), ..SessionOptions::default() };
+    let second =
+        Session::from_fd(Arc::clone(&filesystem), device, negotiated, options, Some(dir.path().into()));
+    let (handle, thread) = second.spawn().unwrap();
+    handle.notifier().resend().unwrap();
+    client.join().unwrap().unwrap();
+    assert_eq!(filesystem.lookups(), 1);
     handle.unmount(false).unwrap();
     thread.join().unwrap().unwrap();
 }

@@ -1,5 +1,5 @@
-//! A file of a lower layer that is open to be read is changed for the first time, loses its name, and another file gets that. Killed at any
-//! step of it: whoever has the first file open has that one, and not the other.
+//! A file of a lower layer that is open to be read is changed for the first time. Killed at any step of it: an open says ESTALE once at most,
+//! and whoever has the file open has that one, also when it has lost its name to another.
 
 #![allow(unreachable_pub, clippy::unwrap_used, missing_docs, reason = "a test")]
 
@@ -7,8 +7,11 @@
 mod world;
 
 use std::ffi::CStr;
+use std::path::Path;
+use std::sync::{Arc, mpsc};
+use vellum_union::Union;
 use vellum_vfs::{Entry, Errno, Filesystem, Name, NodeId, RenameFlags, Result, SetAttr, WriteFlags};
-use world::{NO_HANDLE, O_EXCL, O_RDONLY, O_RDWR, ROOT, Storage, World};
+use world::{Kernel, NO_HANDLE, O_EXCL, O_RDONLY, O_RDWR, ROOT, Storage, World};
 
 /// How the first file loses its name.
 #[derive(Clone, Copy, Debug)]
@@ -130,4 +133,168 @@ fn what_is_open_stays_open() {
             assert!(steps.is_some_and(|steps| steps > 5), "{name:?} {loss:?}: {steps:?}");
         }
     }
+}
+
+/// When a process is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kill {
+    Never,
+    /// At a change of a layer.
+    Change(u64),
+    /// Before it tells the kernel anything.
+    Word,
+}
+
+/// A program has a file open to read, has looked up both of its names, and one is removed. The service knows the other no more when it has been
+/// killed, and the kernel does not ask again for what it knows: so the file is opened by a node that seems to have no name.
+fn opened_by_the_other_name(storage: Storage, is_linked: bool, is_looked_up: bool, kill: Kill) -> bool {
+    let mut world = World::new(storage);
+    let lookup = |world: &mut World, dir, name| {
+        let entry = world.union.lookup(&ROOT, dir, named(name)).unwrap().unwrap();
+        world.hold(&entry);
+        entry.node
+    };
+    let [a, b] = [c"a", c"b"].map(|name| lookup(&mut world, NodeId::ROOT, name));
+    let (first, other) = if is_linked { (c"f1", c"linked") } else { (c"f0", c"twin") };
+    let node = lookup(&mut world, a, first);
+    let again = if is_linked {
+        let entry = world.union.link(&ROOT, node, b, named(other)).unwrap();
+        world.hold(&entry);
+        entry.node
+    } else {
+        lookup(&mut world, b, other)
+    };
+    assert_eq!(node, again);
+    world.union.open(&ROOT, node, O_RDONLY).unwrap();
+    world.replace();
+    world.union.unlink(&ROOT, a, named(first)).unwrap();
+    world.replace();
+    if is_looked_up {
+        assert_eq!(lookup(&mut world, b, other), node);
+        world.replace();
+    }
+    let seen = world.see(node).unwrap();
+    assert_eq!(seen.nlink, 1);
+    let kernel = Arc::<Kernel>::default();
+    world.serve(Arc::clone(&kernel));
+    assert!(!kernel.is_told(node));
+    let (mut open, mut refused, mut deaths) = (node, 0, 0);
+    loop {
+        let now = if deaths == 0 { kill } else { Kill::Never };
+        match killed_at(&world, now, move |union| union.open(&ROOT, open, O_RDWR).map(drop)) {
+            Some(Ok(())) => break,
+            Some(Err(error)) => {
+                assert_eq!((error.errno(), refused), (Errno::STALE, 0), "{storage:?}, killed at {kill:?}");
+                refused += 1;
+                open = lookup(&mut world, b, other);
+            }
+            // The kernel asks again.
+            None => {
+                deaths += 1;
+                world.replace();
+            }
+        }
+    }
+    world.union.write(&ROOT, open, NO_HANDLE, 0, b"written", WriteFlags::empty()).unwrap();
+    assert!(kernel.is_told(node), "what the kernel believes of the node is recalled, {kill:?}");
+    for _ in 0..2 {
+        let [by_first, by_other] = [node, open].map(|node| world.see(node).unwrap());
+        assert_eq!(by_first, by_other);
+        assert_eq!(
+            (by_first.ino, by_first.nlink, &*by_first.contents.unwrap()),
+            (seen.ino, 1, &b"written"[..])
+        );
+        assert_eq!(lookup(&mut world, b, other), open);
+        world.restart();
+        world.check_nodes();
+    }
+    world.leave();
+    deaths > 0
+}
+
+/// Does something in a thread that stands still for ever at some moment, as one of a process that is killed. None: it does.
+fn killed_at<T: Send + 'static>(
+    world: &World,
+    kill: Kill,
+    act: impl FnOnce(&Union) -> T + Send + 'static,
+) -> Option<T> {
+    let (done, seen) = mpsc::channel();
+    let (killed, union) = (done.clone(), Arc::clone(&world.union));
+    let die = move || {
+        killed.send(None).unwrap();
+        loop {
+            std::thread::park();
+        }
+    };
+    match (kill, &world.kernel) {
+        (Kill::Change(step), _) => world.plan.before_change(step, die),
+        (Kill::Word, Some(kernel)) => kernel.before_it_is_told(die),
+        _ => {}
+    }
+    let thread = std::thread::spawn(move || {
+        let result = act(&union);
+        drop(union);
+        done.send(Some(result)).unwrap();
+    });
+    let result = seen.recv().unwrap();
+    if result.is_some() {
+        thread.join().unwrap();
+        world.plan.reset();
+    }
+    result
+}
+
+#[test]
+fn a_name_that_only_the_kernel_knows_is_opened() {
+    for storage in [Storage::Passthrough, Storage::FarPassthrough] {
+        for (is_linked, is_looked_up) in [(false, false), (false, true), (true, false), (true, true)] {
+            opened_by_the_other_name(storage, is_linked, is_looked_up, Kill::Never);
+            assert!(opened_by_the_other_name(storage, is_linked, is_looked_up, Kill::Word));
+            if storage.is_far() {
+                let steps = (0..100).find(|step| {
+                    !opened_by_the_other_name(storage, is_linked, is_looked_up, Kill::Change(*step))
+                });
+                assert!(steps.is_some_and(|steps| steps > 3), "{steps:?}");
+            }
+        }
+    }
+}
+
+/// A file with more names than the upper layer gives to one is changed by one of them, and shows another number from then on.
+fn renumbered(kill: u64) -> bool {
+    const NAMES: usize = 1030;
+    let mut world = World::new(Storage::FewLinks);
+    let many = |dir: &Path| {
+        std::fs::write(dir.join("lower/many"), "data").unwrap();
+        (1..NAMES).for_each(|n| {
+            std::fs::hard_link(dir.join("lower/many"), dir.join(format!("lower/m{n}"))).unwrap()
+        });
+    };
+    many(world.dir.path());
+    world.replace();
+    let node = world.union.lookup(&ROOT, NodeId::ROOT, named(c"many")).unwrap().unwrap();
+    world.hold(&node);
+    let node = node.node;
+    let set = SetAttr { mode: Some(0o604), ..SetAttr::default() };
+    let change = move |union: &Union| union.setattr(&ROOT, node, None, &set).map(drop);
+    let is_cut = killed_at(&world, Kill::Change(kill), change).is_none();
+    if is_cut {
+        world.replace();
+        world.see(node).unwrap();
+        change(&world.union).unwrap();
+    }
+    let seen = world.see(node).unwrap();
+    assert_eq!((seen.mode & 0o7777, seen.nlink), (0o604, 1));
+    let entry = world.union.lookup(&ROOT, NodeId::ROOT, named(c"many")).unwrap().unwrap();
+    assert_eq!((entry.node, entry.attr.ino), (node, seen.ino));
+    world.hold(&entry);
+    world.restart();
+    world.leave();
+    is_cut
+}
+
+#[test]
+fn a_file_that_gets_another_number_is_found_by_either() {
+    let steps = (0..100).find(|step| !renumbered(*step));
+    assert!(steps.is_some_and(|steps| steps > 3), "{steps:?}");
 }

@@ -395,4 +395,6 @@ pub trait Filesystem: Send + Sync + 'static {
     }
     /// Keeps opens with a node that the front holds.
     fn keep_own_opens(&self, node: NodeId, opens: OwnOpens) {}
+    /// Calls `each` for all that are kept.
+    fn each_own_opens(&self, each: &mut dyn FnMut(NodeId, OwnOpens)) {}
 }

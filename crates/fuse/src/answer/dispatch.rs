@@ -5,7 +5,7 @@ use crate::answer::ioctl;
 use crate::answer::listing::{self, Listing};
 use crate::files::backing::{BackingTable, Grant};
 use crate::request::{Operation, Request, Target};
-use crate::session::inflight::{Mark, Replay, place};
+use crate::session::inflight::{Mark, Promised, Replay, place};
 use crate::session::init::Negotiated;
 use crate::wire::{self, InitFlags, Opcode, OpenFlags};
 use rustix::io::Errno;
@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 use vellum_vfs::{
     AttrReply, Context, Duties, Entry, Error, Filesystem, Handle, Level, Name, NodeId, OpenIo, Opened,
-    Progress, RenameFlags, Seek, SetAttr, WriteFlags, XattrFlags,
+    OwnOpens, Progress, RenameFlags, Seek, SetAttr, WriteFlags, XattrFlags,
 };
 use zerocopy::{Immutable, IntoBytes};
 
@@ -45,6 +45,21 @@ pub(crate) struct Promise {
     open: Option<(NodeId, u64, bool)>,
     /// Lookup counts within a READDIRPLUS body of this length.
     listing: Option<usize>,
+}
+
+impl Promise {
+    /// What is written down of it, if there is anything. Nodes of a list are left out.
+    pub(crate) fn written(&self) -> Option<Promised> {
+        let open = self.open.filter(|(_, _, dir)| !dir).map(|(node, handle, _)| (node, handle));
+        let written = Promised { node: self.node, open };
+        (written != Promised::default()).then_some(written)
+    }
+}
+
+impl From<Promised> for Promise {
+    fn from(Promised { node, open }: Promised) -> Self {
+        Self { node, open: open.map(|(node, handle)| (node, handle, false)), listing: None }
+    }
 }
 
 /// What a request needs to be answered.
@@ -102,12 +117,12 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
                 entry_reply(&entry, body, promise)
             }
             Operation::Forget { count } => {
-                fs.forget(node, *count);
+                self.forget(node, *count);
                 Ok(Answer::Silence)
             }
             Operation::BatchForget { nodes } => {
                 for one in *nodes {
-                    fs.forget(NodeId(one.nodeid), one.nlookup);
+                    self.forget(NodeId(one.nodeid), one.nlookup);
                 }
                 Ok(Answer::Silence)
             }
@@ -200,12 +215,12 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
                 // What a predecessor has begun counts as done. An open that stays counted ends with its node; one that is not counted
                 // any more takes the file from under another open, which the kernel answers with EIO.
                 if self.replay == Replay::Fresh {
-                    self.release(node, args.fh, false);
+                    self.release(node, args.fh, &|| self.progress.begins());
                 }
                 Ok(Answer::DONE)
             }
             Operation::Releasedir { args } => {
-                self.release(node, args.fh, true);
+                fs.releasedir(node, handle(args.fh));
                 Ok(Answer::DONE)
             }
             Operation::Fsync { args } => {
@@ -346,7 +361,9 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
             _ => 0,
         };
         let place = name.map_or(0, |name| place(request.node(), *name));
-        Some((Mark { detail, place }, makes && self.replay == Replay::Fresh))
+        let is_told =
+            makes && self.replay == Replay::Fresh || matches!(request.operation, Operation::Release { .. });
+        Some((Mark { detail, place }, is_told))
     }
 
     /// Whether a predecessor has exchanged two names already: what was at the first is not there any more.
@@ -367,16 +384,27 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
 
     /// Takes back what an undelivered answer had promised. `body` is the answer's.
     pub(crate) fn take_back(&self, promise: &Promise, body: &[u8]) {
-        if let Some((node, fh, dir)) = promise.open {
-            self.release(node, fh, dir);
+        match promise.open {
+            Some((node, fh, true)) => self.fs.releasedir(node, handle(fh)),
+            Some((node, fh, false)) => self.release(node, fh, &|| ()),
+            None => {}
         }
         if let Some(node) = promise.node {
-            self.fs.forget(node, 1);
+            self.forget(node, 1);
         }
         if let Some(body) = promise.listing.and_then(|len| body.get(..len)) {
             for node in listing::looked_up(body) {
-                self.fs.forget(node, 1);
+                self.forget(node, 1);
             }
+        }
+    }
+
+    /// Takes lookups back. With the last one go opens that are still counted.
+    fn forget(&self, node: NodeId, count: u64) {
+        let opens = if self.backing.is_kept() { self.fs.own_opens(node) } else { OwnOpens::default() };
+        self.fs.forget(node, count);
+        if opens != OwnOpens::default() && self.fs.own_opens(node) == OwnOpens::default() {
+            self.backing.end(self.device, node, opens);
         }
     }
 
@@ -400,15 +428,14 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
         error
     }
 
-    fn release(&self, node: NodeId, fh: u64, dir: bool) {
+    /// Ends an open of a file. `begins` is called right before the first count of it is taken back.
+    fn release(&self, node: NodeId, fh: u64, begins: &dyn Fn()) {
         if fh & HANDLE_COUNTED != 0 {
-            self.backing.release(self.device, self.fs, node);
-        }
-        if dir {
-            self.fs.releasedir(node, handle(fh));
+            self.backing.release(self.device, self.fs, node, begins);
         } else {
-            self.fs.release(node, handle(fh));
+            begins();
         }
+        self.fs.release(node, handle(fh));
     }
 
     /// The kernel's view of an open file. On error the open has been taken back.

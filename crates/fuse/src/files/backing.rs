@@ -10,9 +10,9 @@
 use crate::warned::warn_once;
 use parking_lot::Mutex;
 use rustix::io::Errno;
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::os::fd::OwnedFd;
+use std::collections::{HashMap, HashSet};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::AtomicBool;
 use vellum_sys::fuse_dev;
 use vellum_vfs::{Filesystem, NodeId, OwnOpens};
@@ -59,6 +59,14 @@ impl Backing {
     fn to_kept(&self) -> OwnOpens {
         let id = self.id.map_or(0, |id| u64::from(id.cast_unsigned()) + 1);
         OwnOpens { opens: self.opens, file: [id, self.inode] }
+    }
+
+    fn give_back(&self, device: &OwnedFd) {
+        if let Some(id) = self.id
+            && let Err(error) = fuse_dev::backing_close(device, id)
+        {
+            tracing::debug!(%error, id, "backing id could not be given back");
+        }
     }
 
     fn from_kept(OwnOpens { opens, file: [id, inode] }: OwnOpens) -> Option<Self> {
@@ -136,12 +144,19 @@ impl BackingTable {
         Some(id)
     }
 
-    /// Takes an open back. At the last one the id is given back to the kernel.
-    pub(crate) fn release(&self, device: &OwnedFd, fs: &(impl Filesystem + ?Sized), node: NodeId) {
+    /// Takes an open back. At the last one the id is given back to the kernel. `begins` is called before anything is done.
+    pub(crate) fn release(
+        &self,
+        device: &OwnedFd,
+        fs: &(impl Filesystem + ?Sized),
+        node: NodeId,
+        begins: &dyn Fn(),
+    ) {
         let Some(shard) = self.shard(node) else { return };
         let mut table = shard.lock();
         self.recall(&mut table, fs, node);
         let Some(backing) = table.get_mut(&node) else { return };
+        begins();
         backing.opens -= 1;
         if self.kept {
             fs.keep_own_opens(node, backing.to_kept());
@@ -149,11 +164,53 @@ impl BackingTable {
         if backing.opens > 0 {
             return;
         }
-        if let Some(Backing { id: Some(id), .. }) = table.remove(&node)
-            && let Err(error) = fuse_dev::backing_close(device, id)
-        {
-            tracing::debug!(%error, id, "backing id could not be given back");
+        if let Some(backing) = table.remove(&node) {
+            backing.give_back(device);
+            if self.kept {
+                // Not before: a successor gives back what is written down without opens.
+                fs.keep_own_opens(node, OwnOpens::default());
+            }
         }
+    }
+
+    /// Gives back what a predecessor has got of the kernel and not written down, or not given back with the last open. Nobody opens anything
+    /// meanwhile. `probe`: any file.
+    pub(crate) fn resume(&self, device: &OwnedFd, fs: &(impl Filesystem + ?Sized), probe: impl AsFd) {
+        /// Ids are given out one after the other: so many at most were on their way in a process.
+        const RECENT: i32 = 256;
+        let (mut used, mut ended) = (HashSet::new(), Vec::new());
+        fs.each_own_opens(&mut |node, opens| match Backing::from_kept(opens) {
+            Some(backing) => used.extend(backing.id),
+            None => ended.push((node, Backing::from_kept(OwnOpens { opens: 1, ..opens }))),
+        });
+        for (node, backing) in ended {
+            if let Some(Backing { id: Some(id), .. }) = backing
+                && !used.contains(&id)
+            {
+                // It may have been given back.
+                let _ = fuse_dev::backing_close(device, id);
+            }
+            fs.keep_own_opens(node, OwnOpens::default());
+        }
+        let Ok(next) = fuse_dev::backing_open(device, probe) else { return };
+        let recent = next.saturating_sub(RECENT).max(1)..next;
+        for id in recent.filter(|id| !used.contains(id)).chain([next]) {
+            let _ = fuse_dev::backing_close(device, id);
+        }
+    }
+
+    /// The kernel has forgotten a node, of which `kept` opens are written down: those are of requests that were carried out twice, for it
+    /// forgets what is open last of all.
+    pub(crate) fn end(&self, device: &OwnedFd, node: NodeId, kept: OwnOpens) {
+        let here = self.shard(node).and_then(|shard| shard.lock().remove(&node));
+        if let Some(backing) = here.or_else(|| Backing::from_kept(kept)) {
+            backing.give_back(device);
+        }
+    }
+
+    /// Whether opens are written down.
+    pub(crate) const fn is_kept(&self) -> bool {
+        self.kept
     }
 
     /// Finds the opens of a predecessor again.

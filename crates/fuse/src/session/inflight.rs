@@ -11,6 +11,9 @@
 //!
 //! - What takes a name away is written down before it is looked at. The name is there, so that nobody can make it before it is gone.
 //! - What makes a name is written down once it was seen to be free.
+//!
+//! A lookup or an open that has been counted, and not answered, would count twice. So what an answer is about to promise is written down,
+//! too, and taken back when the request comes again.
 
 use crate::wire::UNIQUE_RESEND;
 use rustix::io::Errno;
@@ -22,6 +25,8 @@ use vellum_vfs::{Error, Name, NodeId, Result};
 
 /// Words of a worker's entry: two cache lines, which nobody else writes to.
 const ENTRY: usize = 16;
+/// In an entry: where it says what an answer promises, and where it carries on what one of a predecessor's promised.
+const PROMISES: [usize; 2] = [4, 8];
 /// Entries of workers.
 const ENTRIES: usize = crate::session::init::WORKERS_MAX + 1;
 /// Requests of predecessors that have not been heard of again.
@@ -42,6 +47,18 @@ pub struct Inflight {
     half: usize,
     /// Ids of requests that predecessors had begun: what was written down of each, and where it is carried on.
     begun: HashMap<u64, (Mark, usize)>,
+    /// What predecessors were about to promise, by the ids of requests.
+    promised: HashMap<u64, (Promised, usize)>,
+    is_of_successor: bool,
+}
+
+/// What an answer promises to the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Promised {
+    /// A lookup of it is counted.
+    pub node: Option<NodeId>,
+    /// An open of it is counted, by a handle.
+    pub open: Option<(NodeId, u64)>,
 }
 
 /// What is written down of a request that is not the same when it is carried out twice.
@@ -73,7 +90,13 @@ impl Inflight {
     pub fn create() -> Result<Self> {
         let words = SharedWords::create(c"vellum-inflight", WORDS)
             .map_err(|errno| Error::new(errno, "memory for requests in flight"))?;
-        Ok(Self { words, half: ENTRY, begun: HashMap::new() })
+        Ok(Self {
+            words,
+            half: ENTRY,
+            begun: HashMap::new(),
+            promised: HashMap::new(),
+            is_of_successor: false,
+        })
     }
 
     /// For a successor.
@@ -96,7 +119,24 @@ impl Inflight {
         let found = found.map(|word| (load(word), mark(word))).filter(|(id, _)| *id != 0);
         // Two may be the same: begun by one, and again by the next.
         let found: HashMap<u64, Mark> = found.take(CARRIED).collect();
+        let node = |word: usize| Some(NodeId(load(word))).filter(|node| node.0 != 0);
+        let promised = |word: usize| Promised {
+            node: node(word + 1),
+            open: node(word + 2).map(|node| (node, load(word + 3))),
+        };
+        let promises = (0..ENTRIES * PROMISES.len()).map(|at| old + at / 2 * ENTRY + PROMISES[at % 2]);
+        let mut promises: Vec<_> = promises.map(|word| (load(word), promised(word))).collect();
+        // What was answered in the moment of death never comes again: the oldest are dropped.
+        promises.sort_unstable_by_key(|(id, _)| std::cmp::Reverse(*id));
+        promises.truncate(ENTRIES);
+        promises.retain(|(id, _)| *id != 0);
         (0..HALF).for_each(|word| store(half + word, 0));
+        let mut promised = HashMap::new();
+        for ((id, what), entry) in promises.into_iter().zip(0..) {
+            let at = half + entry * ENTRY + PROMISES[1];
+            [id].into_iter().chain(what.to_words()).zip(at..).for_each(|(value, word)| store(word, value));
+            promised.insert(id, (what, at));
+        }
         let mut begun = HashMap::new();
         for ((id, mark), number) in found.into_iter().zip(0..CARRIED) {
             let at = carried(half, number);
@@ -104,7 +144,12 @@ impl Inflight {
             begun.insert(id, (mark, at));
         }
         in_use.store(first.into(), Release);
-        Ok(Self { words, half, begun })
+        Ok(Self { words, half, begun, promised, is_of_successor: true })
+    }
+
+    /// Whether there was a service before this one.
+    pub(crate) const fn is_of_successor(&self) -> bool {
+        self.is_of_successor
     }
 
     /// Its memory, for a successor.
@@ -143,6 +188,35 @@ impl Inflight {
         }
     }
 
+    /// An answer is about to promise something.
+    pub fn promises(&self, worker: usize, unique: u64, what: Promised) {
+        let at = self.half + worker * ENTRY + PROMISES[0];
+        for (value, word) in what.to_words().into_iter().zip(at + 1..) {
+            if let Some(word) = self.words.word(word) {
+                word.store(value, Relaxed);
+            }
+        }
+        if let Some(id) = self.words.word(at) {
+            id.store(unique & !UNIQUE_RESEND, Release);
+        }
+    }
+
+    /// It has been answered, or what it promised is about to be taken back.
+    pub fn has_promised(&self, worker: usize) {
+        if let Some(id) = self.words.word(self.half + worker * ENTRY + PROMISES[0]) {
+            id.store(0, Release);
+        }
+    }
+
+    /// What a predecessor was about to promise by the answer to a request that has come again, once.
+    pub(crate) fn take_promised(&self, unique: u64) -> Option<Promised> {
+        if unique & UNIQUE_RESEND == 0 {
+            return None;
+        }
+        let (what, at) = self.promised.get(&(unique & !UNIQUE_RESEND))?;
+        (self.words.word(*at)?.swap(0, Relaxed) != 0).then_some(*what)
+    }
+
     /// It has failed, or has been answered.
     pub(crate) fn end(&self, worker: usize, unique: u64) {
         if unique & UNIQUE_RESEND != 0
@@ -154,6 +228,13 @@ impl Inflight {
         if let Some(id) = self.words.word(self.half + worker * ENTRY) {
             id.store(0, Release);
         }
+    }
+}
+
+impl Promised {
+    fn to_words(self) -> [u64; 3] {
+        let (open, handle) = self.open.map_or((0, 0), |(node, handle)| (node.0, handle));
+        [self.node.map_or(0, |node| node.0), open, handle]
     }
 }
 
@@ -189,6 +270,46 @@ mod tests {
         let fifth = Inflight::open(fourth.descriptor().try_clone_to_owned().unwrap()).unwrap();
         assert_eq!(fifth.replay(10 | UNIQUE_RESEND), Replay::Fresh);
         assert_eq!(fifth.replay(14 | UNIQUE_RESEND), Replay::Begun(0));
+    }
+
+    #[test]
+    fn what_was_promised_is_taken_back_once() {
+        let next =
+            |before: &Inflight| Inflight::open(before.descriptor().try_clone_to_owned().unwrap()).unwrap();
+        let looked_up = Promised { node: Some(NodeId(7)), open: None };
+        let made = Promised { node: Some(NodeId(8)), open: Some((NodeId(8), 1)) };
+        let opened = Promised { node: None, open: Some((NodeId(9), 1 << 63)) };
+        let first = Inflight::create().unwrap();
+        first.promises(0, 10, looked_up);
+        first.promises(1, 12, made);
+        first.promises(2, 14, opened);
+        first.has_promised(0);
+        // Also by one that comes later, and was killed before it heard of it.
+        let second = next(&next(&first));
+        assert_eq!(second.take_promised(10 | UNIQUE_RESEND), None);
+        assert_eq!(second.take_promised(12), None, "another request");
+        assert_eq!(second.take_promised(12 | UNIQUE_RESEND), Some(made));
+        assert_eq!(second.take_promised(12 | UNIQUE_RESEND), None);
+        // Carried out again.
+        second.promises(0, 12 | UNIQUE_RESEND, looked_up);
+        let third = next(&second);
+        assert_eq!(third.take_promised(12 | UNIQUE_RESEND), Some(looked_up));
+        assert_eq!(third.take_promised(14 | UNIQUE_RESEND), Some(opened));
+    }
+
+    #[test]
+    fn old_promises_make_room() {
+        let mut inflight = Inflight::create().unwrap();
+        let what = Promised { node: Some(NodeId(7)), open: None };
+        for round in 0..3 {
+            for worker in 0..ENTRIES {
+                inflight.promises(worker, (round * ENTRIES + worker + 1) as u64, what);
+            }
+            inflight = Inflight::open(inflight.descriptor().try_clone_to_owned().unwrap()).unwrap();
+        }
+        let last = (3 * ENTRIES) as u64;
+        assert_eq!(inflight.promised.len(), ENTRIES);
+        assert_eq!(inflight.take_promised(last | UNIQUE_RESEND), Some(what));
     }
 
     #[test]

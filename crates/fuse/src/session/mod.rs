@@ -15,7 +15,7 @@ use crate::session::stats::{AllCounters, Counts, Times};
 use crate::transport::{Device, Received, Transport};
 use crate::warned::warn_once;
 use crate::wire;
-use crate::wire::Opcode;
+use crate::wire::{InitFlags, Opcode};
 use crate::workers::buffer::Buffer;
 use crate::workers::worker::Crew;
 use parking_lot::Mutex;
@@ -229,6 +229,11 @@ impl<F: Filesystem + ?Sized> Session<F> {
             notifier: Arc::new(notifier.clone()),
         });
         let (latency, inflight) = (self.latency, self.options.inflight.clone());
+        if let Some(inflight) = inflight.as_ref().filter(|inflight| inflight.is_of_successor())
+            && self.core.negotiated.flags.contains(InitFlags::PASSTHROUGH)
+        {
+            self.core.backing.resume(&self.core.device, &*self.fs, inflight.descriptor());
+        }
         let (fs, core) = (Arc::clone(&self.fs), Arc::clone(&self.core));
         let crew = Crew::new(fs, core, self.options.workers, latency, inflight);
         let result = Arc::new(crew).run().map_err(|error| thread_error(&error));

@@ -304,6 +304,9 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
             replay: inflight.map_or(Replay::Fresh, |inflight| inflight.replay(unique)),
             progress: &beginning,
         };
+        if let Some(promised) = inflight.and_then(|inflight| inflight.take_promised(unique)) {
+            take_back(&dispatcher, &promised.into(), &[]);
+        }
         let written = inflight.filter(|_| {
             // A panic here loses nothing: the request is carried out as any other.
             let mark = catch_unwind(AssertUnwindSafe(|| dispatcher.mark(&request))).ok().flatten();
@@ -350,7 +353,14 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
                 return (false, Some(opcode));
             }
         }
+        let promises = inflight.zip(promise.written());
+        if let Some((inflight, what)) = promises {
+            inflight.promises(self.slot.number, unique, what);
+        }
         let sent = send(&mut self.transport, self.outbox.bytes_mut(), unique, error, body_len);
+        if let Some((inflight, _)) = promises {
+            inflight.has_promised(self.slot.number);
+        }
         if let Some(inflight) = written {
             inflight.end(self.slot.number, unique);
         }
@@ -360,10 +370,7 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
                 tracing::warn!(%error, opcode = request.opcode.name(), "reply refused by the kernel");
             }
             let body = self.outbox.bytes().get(OUT_HEADER..).unwrap_or_default();
-            let undo = catch_unwind(AssertUnwindSafe(|| dispatcher.take_back(&promise, body)));
-            if undo.is_err() {
-                tracing::error!("panic while taking an answer back");
-            }
+            take_back(&dispatcher, &promise, body);
         }
         (matches!(request.operation, Operation::Destroy), Some(opcode))
     }
@@ -372,6 +379,12 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
 impl<F: ?Sized> Drop for Worker<'_, F> {
     fn drop(&mut self) {
         self.crew.core.leaves_device(&self.device);
+    }
+}
+
+fn take_back<F: Filesystem + ?Sized>(dispatcher: &Dispatcher<'_, F>, promise: &Promise, body: &[u8]) {
+    if catch_unwind(AssertUnwindSafe(|| dispatcher.take_back(promise, body))).is_err() {
+        tracing::error!("panic while taking an answer back");
     }
 }
 

@@ -393,6 +393,7 @@ impl<F: Filesystem + Explain> Filesystem for Instance<F> {
         fn set_flags(cx: &Context<'_>, node: NodeId, flags: u32) -> Result<()>;
         fn own_opens(node: NodeId) -> OwnOpens;
         fn keep_own_opens(node: NodeId, opens: OwnOpens);
+        fn each_own_opens(each: &mut dyn FnMut(NodeId, OwnOpens));
     }
 }
 

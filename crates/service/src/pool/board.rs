@@ -13,7 +13,7 @@ use vellum_sys::FamilyWords;
 enum Word {
     /// Number of the process that serves, or is about to.
     Service,
-    /// A service has served: it is known how to go on. Then, whether the one that is there now does.
+    /// A service has served: it is known how to go on. Then, whether the one that is there now serves any mount.
     Serves,
     Serving,
     /// How many services were before this one.
@@ -58,6 +58,11 @@ impl Board {
         self.set(Word::Service, getpid().as_raw_nonzero().get().unsigned_abs().into());
     }
 
+    /// It begins to serve a mount: whoever kills it now does not do so for what it was left.
+    pub(super) fn begin_mount(&self) {
+        self.set(Word::Serving, 1);
+    }
+
     /// It serves.
     pub(super) fn now_serving(&self) {
         self.set(Word::Serves, 1);
@@ -79,7 +84,7 @@ impl Board {
         self.get(Word::Serves) != 0
     }
 
-    /// Whether the last one has.
+    /// Whether the last one has served a mount.
     pub(super) fn is_serving(&self) -> bool {
         self.get(Word::Serving) != 0
     }

@@ -261,6 +261,8 @@ impl PoolService {
             service.books.lock().ending -= 1;
             service.changed.notify_all();
         };
+        // Before anybody is answered.
+        self.board.begin_mount();
         let started = std::thread::Builder::new().name("vellum-session".into()).spawn(serve);
         started.map(drop).map_err(|e| {
             self.door.remove(number);

@@ -102,9 +102,16 @@ impl Core {
             state.set_orphan_times(None);
             state.at = At::Held(object);
         } else {
+            let number = state.apart.then(|| self.layers.shown_ino(0, ino));
+            if let Some(number) = number {
+                self.nodes.prepare_number(node, number);
+            }
             self.nodes.begins_naming(node, &state);
             let given = self.layers.give_names(work, &state, copy, &*object);
             self.nodes.ends_naming(node);
+            if number.is_some() {
+                self.nodes.renumber(node, number.filter(|_| given.is_ok()));
+            }
             given?;
             if linked {
                 self.nodes.links((0, ino), node);
@@ -116,7 +123,6 @@ impl Core {
             }
             state.at = At::Upper;
             if state.apart {
-                self.nodes.renumber(node, self.layers.shown_ino(0, ino));
                 // Another file than the others from now on.
                 let _ = self.coherence.recall_attributes(node.id);
             }

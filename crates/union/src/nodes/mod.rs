@@ -17,11 +17,12 @@ use crate::config::UnionConfig;
 use crate::layers::layer::InodeKey;
 use crate::nodes::handle_ids::{Note, Remembered};
 use crate::nodes::inodes::{Inodes, Shard};
-use crate::nodes::node::{Body, Dir, Node};
+use crate::nodes::node::{Body, Dir, File, Node};
 use crate::nodes::recovery::ledger::{Flags, Ledger};
 use crate::nodes::recovery::pending::Recovery;
 use crate::nodes::table::Table;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use vellum_vfs::{NodeId, Result};
 
 /// All nodes, and where they are written down.
@@ -116,20 +117,18 @@ impl Nodes {
         Some(node)
     }
 
-    /// A file that may have names which are not known has another node, `next`.
-    pub(crate) fn copy_linked(&self, node: &Node, next: &Node) {
-        if let Some(ledger) = self.ledger()
-            && ledger.read(node.id).is_some_and(|record| record.flags.contains(Flags::LINKED))
-        {
-            ledger.add(next.id, Flags::LINKED);
-        }
-    }
-
     /// A file has another node, `next`, instead of or beside `node`. The one that it had before is to be dropped without any lock.
     #[must_use]
     pub(crate) fn replace(&self, node: &Node, next: &Arc<Node>) -> Option<Arc<Node>> {
+        if node.id == next.id {
+            return None;
+        }
         let before = node.set_successor(next);
         if let Some(ledger) = self.ledger() {
+            // A file that may have names which are not known.
+            if ledger.flags(node.id).contains(Flags::LINKED) {
+                ledger.add(next.id, Flags::LINKED);
+            }
             ledger.replace(node.id, next.id);
         }
         before
@@ -144,6 +143,26 @@ impl Nodes {
     pub(crate) fn is_held_as_often(&self, id: NodeId, lookups: u64) -> bool {
         let is_left = || self.table.is_forgotten(id) && self.table.handle_ids.find(id).is_none();
         self.table.lookups(id) == lookups && (lookups > 0 || is_left())
+    }
+
+    /// Whether the kernel has forgotten an id, and its node has not been made again.
+    pub(crate) fn is_forgotten(&self, id: NodeId) -> bool {
+        self.table.is_forgotten(id)
+    }
+
+    /// The kernel has forgotten a node. What is open it forgets last: opens that are still counted were counted twice.
+    pub(crate) fn end_opens(&self, id: NodeId, file: Option<&Arc<File>>) {
+        let Some(ledger) = self.ledger() else { return };
+        let cached = ledger.end_opens(id);
+        if let Some(file) = file.filter(|_| cached > 0) {
+            let less = |opens: u32| Some(opens.saturating_sub(cached));
+            let _ = file.cached_opens.fetch_update(Relaxed, Relaxed, less);
+        }
+    }
+
+    /// Gives an id up that nobody will ask for.
+    fn release(&self, id: NodeId) {
+        self.table.release(id);
     }
 
     /// Takes back `count` lookups by the kernel; the node, if none are left.

@@ -16,14 +16,16 @@ impl Core {
         match self.nodes.forget(id, count) {
             // Others may hold it still: its id is given back when it is dropped.
             // A front that holds nothing can ask for nothing by a handle.
-            Some(node) if self.coherence.kernel().is_some() => self.note_forgotten(&node),
-            Some(_) => {}
+            Some(node) => {
+                self.nodes.end_opens(id, node.as_file());
+                if self.coherence.kernel().is_some() {
+                    self.note_forgotten(&node);
+                }
+            }
             None => {
-                if let Some(number) = self.nodes.forget_unrecovered(id)
-                    && let Ok(work) = self.upper.work()
-                    && let Some(kept) = &work.kept
-                {
-                    kept.release(number);
+                self.release_kept(self.nodes.forget_unrecovered(id));
+                if self.nodes.is_recovering() && self.nodes.is_forgotten(id) {
+                    self.nodes.end_opens(id, None);
                 }
             }
         }
@@ -119,7 +121,7 @@ impl Core {
                 return Ok(node);
             }
         }
-        self.successor_of(file, ino)
+        self.successor_of(file, ino, None)
     }
 }
 
@@ -143,7 +145,7 @@ impl Layers {
 }
 
 /// Whether a file has no name left, be it one that is known or another.
-fn is_gone(file: &File) -> bool {
+pub(crate) fn is_gone(file: &File) -> bool {
     let state = file.state.read();
     if !state.names.is_empty() {
         return false;

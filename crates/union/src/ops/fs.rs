@@ -97,6 +97,7 @@ impl Union {
 impl Filesystem for Union {
     fn start(&self, connection: Connection) {
         self.0.coherence.start(connection);
+        self.0.recall_replaced();
         self.0.recall_shared();
         if let Ok(work) = self.0.upper.work() {
             work.begin();
@@ -408,6 +409,14 @@ impl Filesystem for Union {
     fn keep_own_opens(&self, node: NodeId, opens: OwnOpens) {
         if let Some(ledger) = self.0.nodes.ledger() {
             ledger.set_own_opens(node, opens);
+        }
+    }
+
+    fn each_own_opens(&self, each: &mut dyn FnMut(NodeId, OwnOpens)) {
+        if let Some(ledger) = self.0.nodes.ledger() {
+            let kept = ledger.known().map(|node| (node, ledger.own_opens(node)));
+            kept.filter(|(_, opens)| *opens != OwnOpens::default())
+                .for_each(|(node, opens)| each(node, opens));
         }
     }
 }

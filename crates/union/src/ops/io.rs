@@ -8,6 +8,7 @@ use crate::layers::read::read_full;
 use crate::nodes::Nodes;
 use crate::nodes::node::{At, File, Io, Node};
 use crate::nodes::recovery::ledger::Flags;
+use crate::ops::forget::is_gone;
 use crate::union::Core;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -207,11 +208,12 @@ impl Core {
             return Err(Error::new(Errno::TXTBSY, "a program may be running from it"));
         }
         let writes = flags & O_ACCMODE != 0 || truncate;
-        // Nothing is done for an open that must fail: a file without a name has no other node to be found by.
+        // Nothing is done for an open that must fail: a file without a name has no other node to be found by. One that has lost the names
+        // which are known is found by the others, and that at the first try: the kernel makes one more.
         if writes
             && node.marks().lower_passthrough.load(Relaxed)
             && !self.layers.readable(file)?.writable
-            && file.state.read().names.is_empty()
+            && is_gone(file)
         {
             return Err(stale());
         }
@@ -236,6 +238,10 @@ impl Core {
             io
         } else {
             let io = self.layers.readable(file)?;
+            // Replaced since: the kernel may hold the lower file through this node.
+            if io.writable && node.marks().stale.load(Relaxed) {
+                return Err(stale());
+            }
             if !io.writable && (io.file.descriptor().is_some() || io.file.lent().is_some()) {
                 node.marks().lower_passthrough.store(true, Relaxed);
                 self.nodes.write_flags(node, Flags::LOWER_OPEN);

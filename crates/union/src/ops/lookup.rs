@@ -194,11 +194,11 @@ impl Core {
         if let Some((ino, (file, node))) = shard.get(&key).and_then(|known| Some((known.ino, known.get()?))) {
             drop(shard);
             let node = match node {
-                Some(node) => node,
-                None => self.successor_of(&file, ino)?,
+                Some(node) => self.current(node)?,
+                None => self.successor_of(&file, ino, None)?,
             };
             self.nodes.add_name(&node, parent, name)?;
-            return Ok((self.current(node)?, None));
+            return Ok((node, None));
         }
         let names = Names::one(Place::new(parent, shared.clone()));
         let (file, ino, attr) = self.file_in(&found, names, at)?;
@@ -292,52 +292,70 @@ impl Core {
         if let Some(next) = node.successor().filter(|next| !next.marks().stale.load(Relaxed)) {
             return Ok(next);
         }
-        let next = self.successor_of(node.as_file().ok_or(Errno::ISDIR)?, node.ino)?;
-        drop(self.nodes.replace(&node, &next));
-        Ok(next)
+        self.successor_of(node.as_file().ok_or(Errno::ISDIR)?, node.ino, Some(&node))
     }
 
-    /// The node that shows a file whose first node was swapped, or dropped.
-    pub(crate) fn successor_of(&self, file: &Arc<File>, ino: u64) -> Result<Arc<Node>> {
+    /// The node that shows a file whose first node was swapped, or dropped. `old`: that node, if it is there.
+    pub(crate) fn successor_of(
+        &self,
+        file: &Arc<File>,
+        ino: u64,
+        old: Option<&Arc<Node>>,
+    ) -> Result<Arc<Node>> {
         let is_now = |next: &Arc<Node>| !next.marks().stale.load(Relaxed);
         // At first without a look at the names: each of many leads here.
         let last = file.used().and_then(|used| used.successor.lock().upgrade());
         if let Some(next) = last.filter(is_now) {
+            drop(old.and_then(|old| self.nodes.replace(old, &next)));
             return Ok(next);
         }
         let key = self.layers.key_of_file(file);
         // Its names stay as they are until they lead to the node.
         let state = file.state.read();
         // Dropped after the locks: a node's end takes its file's state.
-        let last;
+        let (last, mut before);
         let next = {
             let mut successor = file.successor.lock();
             last = successor.upgrade();
+            before = Vec::new();
             match last.clone().filter(is_now) {
-                Some(next) => Ok(next),
-                None => self.make_successor(&mut successor, (file, &state), (key, ino)),
+                Some(next) => {
+                    before.extend(old.and_then(|old| self.nodes.replace(old, &next)));
+                    Ok(next)
+                }
+                None => {
+                    let all = [old, last.as_ref()];
+                    self.make_successor(&mut successor, (file, &state), (key, ino), (&all, &mut before))
+                }
             }
         };
         if let (Some(key), Ok(next)) = (key, &next) {
             self.nodes.links(key, next);
         }
         drop(state);
-        drop(last);
+        drop((last, before));
+        if let Some(old) = old {
+            // As after a swap, of which a predecessor may have died.
+            let _ = self.coherence.recall_attributes(old.id);
+        }
         next
     }
 
-    /// Another node for a file, to which all its names lead.
+    /// Another node for a file, to which all its names lead, instead of those in `all`. `before`: what is to be dropped without any lock.
     fn make_successor(
         &self,
         successor: &mut Weak<Node>,
         (file, state): (&Arc<File>, &FileState),
         (key, ino): (Option<InodeKey>, u64),
+        (all, before): (&[Option<&Arc<Node>>], &mut Vec<Arc<Node>>),
     ) -> Result<Arc<Node>> {
         let next = self.nodes.make(key, ino, Body::file(Arc::clone(file)))?;
         self.nodes.write_new(&next, &state.names);
         if state.names.is_empty() {
             self.write_held(&next, state);
         }
+        // Before anybody finds it: of two that the kernel knows, with none in the other's place, a successor would find one only.
+        before.extend(all.iter().flatten().filter_map(|old| self.nodes.replace(old, &next)));
         for place in state.names.iter() {
             if let Some(dir) = place.parent.as_dir() {
                 dir.entries.leads_to(&place.name, &next);
@@ -354,24 +372,19 @@ impl Core {
         (node, file): (&Arc<Node>, &Arc<File>),
         key: Option<InodeKey>,
     ) {
-        let last;
+        let (last, mut before) = (file.successor.lock().upgrade(), Vec::new());
+        let all = [Some(node), last.as_ref()];
         let next = {
             let mut successor = file.successor.lock();
-            last = successor.upgrade();
-            self.make_successor(&mut successor, (file, &state), (key, node.ino))
+            self.make_successor(&mut successor, (file, &state), (key, node.ino), (&all, &mut before))
         };
         if let (Some(key), Ok(next)) = (key, &next) {
             self.nodes.links(key, next);
         }
-        if let Ok(next) = &next {
-            self.nodes.copy_linked(node, next);
-        }
-        let mut before = Vec::new();
-        for old in [Some(node), last.as_ref()].into_iter().flatten() {
-            match &next {
-                Ok(next) => before.extend(self.nodes.replace(old, next)),
+        for old in all.into_iter().flatten() {
+            if next.is_err() {
                 // The next lookup makes one.
-                Err(_) => self.nodes.write_flags(old, Flags::STALE),
+                self.nodes.write_flags(old, Flags::STALE);
             }
             old.marks().stale.store(true, SeqCst);
             self.coherence.recall_mapping(old.id);
@@ -443,8 +456,13 @@ impl Nodes {
         let file = node.as_file().ok_or(Errno::ISDIR)?;
         {
             let mut state = file.state.write();
+            let is_first = state.names.is_empty();
             if state.names.insert(parent, name) {
                 self.write_flags(node, Flags::LINKED);
+                if is_first {
+                    // Gone are only the names by which it was known so far.
+                    self.write_names(node, &state);
+                }
             }
         }
         parent.as_dir().ok_or(Errno::NOTDIR)?.entries.leads_to(name.as_c_str(), node);

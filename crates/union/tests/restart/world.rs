@@ -1,14 +1,17 @@
 //! A union whose process is replaced, and what a front holds of it.
 #![allow(dead_code, reason = "each test program uses a part")]
 
-use std::collections::HashMap;
-use std::ffi::OsString;
+use std::collections::{HashMap, HashSet};
+use std::ffi::{CStr, OsString};
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use vellum_branch::{FaultBranch, FaultPlan, LocalBranch};
 use vellum_union::{Budget, Ledger, Profile, Union, UnionConfig, UpperConfig};
-use vellum_vfs::{Branch, Context, Entry, Errno, Filesystem, Handle, NodeId};
+use vellum_vfs::{
+    Branch, BranchDir, Connection, Context, Duties, Entry, Errno, Error, Filesystem, Handle, Name, NodeId,
+    Notifier, StatFs, UnderWay,
+};
 
 pub const ROOT: Context<'static> =
     Context { uid: 0, gid: 0, pid: 1, umask: 0, groups: &[], who: None, progress: &() };
@@ -46,6 +49,8 @@ pub enum Storage {
     FarPlain,
     /// The kernel opens files itself, and the process can be killed at a change.
     FarPassthrough,
+    /// As that, and a file can have few names only.
+    FewLinks,
 }
 
 pub const STORAGES: [Storage; 5] =
@@ -53,7 +58,7 @@ pub const STORAGES: [Storage; 5] =
 
 impl Storage {
     pub fn is_passthrough(self) -> bool {
-        matches!(self, Self::Passthrough | Self::FarPassthrough)
+        matches!(self, Self::Passthrough | Self::FarPassthrough | Self::FewLinks)
     }
 
     pub fn is_far(self) -> bool {
@@ -66,9 +71,78 @@ pub struct World {
     /// What goes wrong on a far storage.
     pub plan: Arc<FaultPlan>,
     pub dir: tempfile::TempDir,
-    pub union: Union,
+    pub union: Arc<Union>,
     pub ledger: Arc<Ledger>,
     pub held: Vec<Held>,
+    /// What it hears, once it does.
+    pub kernel: Option<Arc<Kernel>>,
+}
+
+/// A kernel that believes attributes until it is told better.
+#[derive(Default)]
+pub struct Kernel {
+    recalled: Mutex<HashSet<NodeId>>,
+    /// What happens before it hears anything.
+    meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl Kernel {
+    /// Calls `act` before it is told anything the next time, in the thread that does.
+    pub fn before_it_is_told(&self, act: impl FnOnce() + Send + 'static) {
+        *self.meanwhile.lock().unwrap() = Some(Box::new(act));
+    }
+
+    pub fn is_told(&self, node: NodeId) -> bool {
+        self.recalled.lock().unwrap().contains(&node)
+    }
+}
+
+impl Notifier for Kernel {
+    fn attributes_changed(&self, node: NodeId) -> Result<(), Error> {
+        let act = self.meanwhile.lock().unwrap().take();
+        if let Some(act) = act {
+            act();
+        }
+        self.recalled.lock().unwrap().insert(node);
+        Ok(())
+    }
+    fn data_changed(&self, node: NodeId) -> Result<(), Error> {
+        self.attributes_changed(node)
+    }
+    fn under_way(&self) -> Box<dyn UnderWay> {
+        Box::new(())
+    }
+    fn has_begun(&self, _: NodeId, _: Name<'_>) -> bool {
+        false
+    }
+}
+
+/// A branch that says it is of a filesystem on which a file can have 1024 names.
+struct FewLinks(Arc<FaultBranch>);
+
+impl Branch for FewLinks {
+    fn root(&self) -> Arc<dyn BranchDir> {
+        self.0.root()
+    }
+    fn open_dir_path(&self, path: &CStr) -> Result<Arc<dyn BranchDir>, Error> {
+        self.0.open_dir_path(path)
+    }
+    fn statfs(&self) -> Result<StatFs, Error> {
+        const NTFS3: u64 = 0x7366_746e;
+        Ok(StatFs { fstype: NTFS3, ..self.0.statfs()? })
+    }
+    fn sync(&self) -> Result<(), Error> {
+        self.0.sync()
+    }
+    fn exchanges(&self) -> bool {
+        self.0.exchanges()
+    }
+    fn directory(&self) -> Option<&Path> {
+        self.0.directory()
+    }
+    fn describe(&self) -> String {
+        self.0.describe()
+    }
 }
 
 pub fn make_layers(dir: &Path) {
@@ -90,7 +164,11 @@ pub fn open(dir: &Path, ledger: &Arc<Ledger>, storage: Storage, plan: &Arc<Fault
     let far = storage.is_far();
     let branch = |name: &str| -> Arc<dyn Branch> {
         let local = LocalBranch::open(dir.join(name)).unwrap();
-        if far { FaultBranch::new(local, Arc::clone(plan)) } else { local }
+        match storage {
+            Storage::FewLinks => Arc::new(FewLinks(FaultBranch::new(local, Arc::clone(plan)))),
+            _ if far => FaultBranch::new(local, Arc::clone(plan)),
+            _ => local,
+        }
     };
     let mut config = UnionConfig::new();
     config.upper = Some(UpperConfig { branch: branch("upper"), work: branch("work") });
@@ -120,9 +198,15 @@ impl World {
         if storage == Storage::FarPlain {
             plan.set_plain_renames();
         }
-        let union = open(dir.path(), &ledger, storage, &plan);
+        let union = Arc::new(open(dir.path(), &ledger, storage, &plan));
         let held = vec![Held { node: NodeId::ROOT, lookups: 0, opens: Vec::new() }];
-        Self { storage, plan, dir, union, ledger, held }
+        Self { storage, plan, dir, union, ledger, held, kernel: None }
+    }
+
+    /// From now on a kernel hears what is said to it.
+    pub fn serve(&mut self, kernel: Arc<Kernel>) {
+        self.union.start(Connection { duties: Duties::SERVES_FILES, notifier: Arc::clone(&kernel) as _ });
+        self.kernel = Some(kernel);
     }
 
     pub fn hold(&mut self, entry: &Entry) {
@@ -186,7 +270,7 @@ impl World {
     pub fn replace(&mut self) {
         let memory = self.ledger.descriptor().try_clone_to_owned().unwrap();
         let ledger = Arc::new(Ledger::open(memory).unwrap());
-        let union = open(self.dir.path(), &ledger, self.storage, &self.plan);
+        let union = Arc::new(open(self.dir.path(), &ledger, self.storage, &self.plan));
         std::mem::forget(std::mem::replace(&mut self.union, union));
         std::mem::forget(std::mem::replace(&mut self.ledger, Arc::clone(&ledger)));
         // Other descriptors of the same objects: those of the first process are still its own here.
@@ -198,6 +282,9 @@ impl World {
         let held: HashMap<RawFd, OwnedFd> = ledger.held().into_iter().filter_map(again).collect();
         assert!(held.values().all(|fd| fd.as_fd().try_clone_to_owned().is_ok()));
         self.union.resume(held);
+        if let Some(kernel) = self.kernel.take() {
+            self.serve(kernel);
+        }
     }
 
     /// Names of removed files.

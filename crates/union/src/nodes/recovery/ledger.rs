@@ -16,8 +16,8 @@ use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicU64, fence};
 use vellum_sys::SharedWords;
 use vellum_vfs::{Errno, Error, Name, NodeId, OwnOpens, Result};
 
@@ -121,6 +121,8 @@ bitflags::bitflags! {
         const DIR = 1 << 39;
         /// Some of the words that few ids have may be other than 0. Without it nobody looks: memory that is looked at is memory.
         const FEW = 1 << 40;
+        /// A copy of it is being given its name, and will show another number, which stands in the place that is not in use.
+        const RENUMBERING = 1 << 41;
     }
 }
 
@@ -147,6 +149,8 @@ pub(crate) struct Record {
     pub(crate) cached_opens: u32,
     /// The node that shows the file of a stale one.
     pub(crate) successor: Option<NodeId>,
+    /// The number that it shows if its copy has the name.
+    pub(crate) number: Option<u64>,
 }
 
 impl Record {
@@ -339,9 +343,20 @@ impl Ledger {
         }
     }
 
-    /// A node shows another inode number.
-    pub(crate) fn renumber(&self, id: NodeId, ino: u64) {
-        self.set(id, word::INO, ino);
+    /// A node shows another inode number once its copy has the name that it is about to get. It ends with [`Ledger::renumber`].
+    pub(crate) fn prepare_number(&self, id: NodeId, ino: u64) {
+        let Some((_, flags)) = self.head(id) else { return };
+        self.change(id, |flags| flags - Flags::MOVING);
+        self.set(id, word::place(!flags.contains(Flags::SECOND)), ino);
+        self.change(id, |flags| flags | Flags::RENUMBERING);
+    }
+
+    /// A node shows another inode number; None: it has stayed the same.
+    pub(crate) fn renumber(&self, id: NodeId, ino: Option<u64>) {
+        if let Some(ino) = ino {
+            self.set(id, word::INO, ino);
+        }
+        self.clear(id, Flags::RENUMBERING);
     }
 
     /// An id has been given back.
@@ -404,10 +419,26 @@ impl Ledger {
         }
     }
 
+    /// There are no opens any more; how many through the kernel's cache there seemed to be.
+    pub(crate) fn end_opens(&self, id: NodeId) -> u32 {
+        let own = self.own_opens(id);
+        if own != OwnOpens::default() {
+            self.set_own_opens(id, OwnOpens { opens: 0, ..own });
+            fence(SeqCst);
+            self.set_own_opens(id, OwnOpens::default());
+        }
+        self.look(id, word::CACHED_OPENS).map_or(0, |opens| opens.swap(0, Relaxed)) as u32
+    }
+
     /// A file has another node, `next`, which has a record. From then on the record of `id` says nothing of where the file is.
     pub(crate) fn replace(&self, id: NodeId, next: NodeId) {
         self.set(id, word::SUCCESSOR, next.0);
         self.change(id, |flags| flags | Flags::STALE);
+    }
+
+    /// What is known of an id.
+    pub(crate) fn flags(&self, id: NodeId) -> Flags {
+        self.head(id).map(|(_, flags)| flags).unwrap_or_default()
     }
 
     /// Sets flags that say something of the object, not of its place.
@@ -471,15 +502,16 @@ impl Ledger {
             self.change(id, |flags| (flags - Flags::MOVING) | Flags::GONE);
             return;
         };
-        self.set(id, word::HELD, 0);
-        self.set(id, word::BELOW, 0);
         let second = flags.contains(Flags::SECOND);
         let other = self.read_place(id, !second);
         let is_there = |found: &Option<Spot>| {
             found.as_ref().is_some_and(|(parent, name)| *parent == place.0 && **name == *place.1.as_c_str())
         };
         let mut second = second;
-        if !is_there(&self.read_place(id, second)) {
+        if flags.contains(Flags::GONE) && self.get(id, word::BELOW) != 0 {
+            // The other place says where its data are, as long as it counts as gone.
+            self.write_place(id, second, place);
+        } else if !is_there(&self.read_place(id, second)) {
             second = !second;
             if !(flags.contains(Flags::MOVING) && is_there(&other)) {
                 self.change(id, |flags| flags - Flags::MOVING);
@@ -491,6 +523,9 @@ impl Ledger {
             flags.set(Flags::SECOND, second);
             flags
         });
+        // Not before: until then it was found by what holds it.
+        self.set(id, word::HELD, 0);
+        self.set(id, word::BELOW, 0);
     }
 
     /// A rename to `place` begins. It ends with [`Ledger::settle`].
@@ -553,9 +588,14 @@ impl Ledger {
         if flags.contains(Flags::MOVING) {
             places.extend(self.read_place(id, !second));
         }
-        let below = Holding::from_word(self.get(id, word::BELOW))
+        let successor = Some(NodeId(self.get(id, word::SUCCESSOR)))
+            .filter(|next| flags.contains(Flags::STALE) && next.0 != 0 && *next != id);
+        // The file of a replaced node is held by its successor: a descriptor that is written down here may be closed, and its number
+        // another's.
+        let holds = |word| if successor.is_some() { 0 } else { self.get(id, word) };
+        let below = Holding::from_word(holds(word::BELOW))
             .and_then(|holding| Some((holding, self.read_place(id, !second)?.1)));
-        let held = self.get(id, word::HELD);
+        let held = holds(word::HELD);
         Some(Record {
             id,
             flags,
@@ -567,8 +607,10 @@ impl Ledger {
             kept: (held & KEPT != 0).then_some(held & !KEPT),
             in_parent: (held & (KEPT | IN_PARENT) == IN_PARENT).then_some(held as u16),
             cached_opens: self.get(id, word::CACHED_OPENS) as u32,
-            successor: Some(NodeId(self.get(id, word::SUCCESSOR)))
-                .filter(|next| flags.contains(Flags::STALE) && next.0 != 0 && *next != id),
+            successor,
+            number: flags
+                .contains(Flags::RENUMBERING)
+                .then(|| self.get(id, word::place(!flags.contains(Flags::SECOND)))),
         })
     }
 
@@ -601,16 +643,16 @@ impl Ledger {
 
     /// The ids that the kernel may know.
     pub fn known(&self) -> impl Iterator<Item = NodeId> + '_ {
-        self.records().map(|record| record.id)
+        self.chunks().flat_map(|chunk| chunk * CHUNK..(chunk + 1) * CHUNK).filter_map(|slot| {
+            let head = self.words.word(RECORDS + slot * RECORD)?.load(Acquire);
+            let serial = u64::from(head as u32);
+            (serial != 0).then_some(NodeId(serial << 32 | slot as u64))
+        })
     }
 
     /// All records.
     pub(crate) fn records(&self) -> impl Iterator<Item = Record> + '_ {
-        self.chunks().flat_map(|chunk| chunk * CHUNK..(chunk + 1) * CHUNK).filter_map(|slot| {
-            let head = self.words.word(RECORDS + slot * RECORD)?.load(Acquire);
-            let serial = u64::from(head as u32);
-            (serial != 0).then(|| self.read(NodeId(serial << 32 | slot as u64))).flatten()
-        })
+        self.known().filter_map(|id| self.read(id))
     }
 }
 

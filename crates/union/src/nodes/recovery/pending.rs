@@ -108,6 +108,15 @@ impl Recovery {
         self.spots.lock().take(&spot, |(_, known)| *known == ino)
     }
 
+    /// An object has another number than was written down.
+    pub(super) fn renumber(&self, record: &Record, number: u64) {
+        let mut spots = self.spots.lock();
+        for spot in &record.places {
+            let pending = spots.at.get_mut(spot).into_iter().flatten();
+            pending.filter(|(id, _)| *id == record.id).for_each(|(_, known)| *known = number);
+        }
+    }
+
     /// Gives an id up that nobody will ask for any more, so that its node is never made again. False: somebody makes it, or has made it;
     /// or others are to be found through it.
     pub(super) fn give_up(&self, record: &Record) -> bool {

@@ -15,7 +15,7 @@ use crate::nodes::names::Names;
 use crate::nodes::node::{At, Below, Body, Dir, File, FileState, LowerAt, Node, Place};
 use crate::nodes::recovery::ledger::{Flags, Holding, Ledger, Record};
 use crate::union::Core;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
@@ -35,6 +35,7 @@ impl Core {
     pub(crate) fn resume(&self, held: HashMap<RawFd, OwnedFd>) {
         *self.nodes.recovery.held.lock() = held;
         let Some(ledger) = self.nodes.ledger() else { return };
+        self.resume_unfinished(ledger);
         for record in ledger.records() {
             let at_once = record.flags.intersects(Flags::LINKED | Flags::STALE) && record.lookups > 0;
             if at_once && let Err(error) = self.recover(record.id) {
@@ -52,6 +53,45 @@ impl Core {
                 self.resume_removal(record.id, number);
             }
         }
+    }
+
+    /// Ends what must not be found half done: numbers that were changing, and nodes without a name of which the kernel has never heard, or
+    /// will not again.
+    fn resume_unfinished(&self, ledger: &Ledger) {
+        for record in ledger.records() {
+            if let Some(number) = record.number {
+                let is_copied = self.has_copy(&record, number);
+                ledger.renumber(record.id, is_copied.then_some(number));
+                if is_copied {
+                    self.nodes.recovery.renumber(&record, number);
+                }
+            }
+            let is_useless = record.flags.contains(Flags::GONE)
+                && record.successor.is_none()
+                && record.lookups == 0
+                && !self.nodes.recovery.is_successor(record.id);
+            if is_useless {
+                self.nodes.release(record.id);
+                self.release_kept(record.kept);
+            }
+        }
+        // What others hold, too, is theirs.
+        let named: HashSet<RawFd> = ledger.held().into_iter().collect();
+        let useless: Vec<_> =
+            self.nodes.recovery.held.lock().extract_if(|number, _| !named.contains(number)).collect();
+        drop(useless);
+    }
+
+    /// Whether the upper layer has a copy, under the name of a record, that shows a number.
+    fn has_copy(&self, record: &Record, number: u64) -> bool {
+        let Some((parent, name)) = record.places.first() else { return false };
+        let look = || -> Result<bool> {
+            let parent = self.node(*parent)?;
+            let dir = parent.as_dir().ok_or(Errno::NOTDIR)?;
+            let Some(upper) = self.layers.upper_of(dir)? else { return Ok(false) };
+            Ok(self.layers.shown_ino(0, upper.stat_at(Name::new(name)?)?.ino) == number)
+        };
+        look().unwrap_or(false)
     }
 
     /// A predecessor died while it gave a copy the names of the original, the one in the record first: the copy gets the rest.
@@ -96,11 +136,26 @@ impl Core {
     fn resume_removal(&self, id: NodeId, number: u64) {
         let Ok(node) = self.recover(id) else { return };
         let has_name = node.as_file().is_some_and(|file| file.state.read().kept().is_none());
-        if has_name
+        if has_name {
+            self.release_kept(Some(number));
+        }
+    }
+
+    /// A record does not need a name in the work directory any more.
+    pub(crate) fn release_kept(&self, number: Option<u64>) {
+        if let Some(number) = number
             && let Ok(work) = self.upper.work()
             && let Some(kept) = &work.kept
         {
             kept.release(number);
+        }
+    }
+
+    /// A predecessor may have died between the end of a node, of which the kernel hears nothing any more, and the word of that.
+    pub(crate) fn recall_replaced(&self) {
+        let replaced = |record: &Record| record.successor.is_some() && record.lookups > 0;
+        for record in self.nodes.ledger().into_iter().flat_map(Ledger::records).filter(replaced) {
+            let _ = self.coherence.recall_attributes(record.id);
         }
     }
 
@@ -523,8 +578,15 @@ impl Nodes {
         ledger.enter(node.id, node.ino, place, flags);
     }
 
-    /// Writes down that a node shows another inode number.
-    pub(crate) fn renumber(&self, node: &Node, ino: u64) {
+    /// Before a copy gets its name: the number that the node shows afterwards.
+    pub(crate) fn prepare_number(&self, node: &Node, ino: u64) {
+        if let Some(ledger) = self.ledger() {
+            ledger.prepare_number(node.id, ino);
+        }
+    }
+
+    /// Writes down that a node shows another inode number; None: it does not.
+    pub(crate) fn renumber(&self, node: &Node, ino: Option<u64>) {
         if let Some(ledger) = self.ledger() {
             ledger.renumber(node.id, ino);
         }

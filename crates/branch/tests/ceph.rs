@@ -22,6 +22,7 @@ fn ceph() {
     beside_a_cluster("ceph", || {
         unusable_clusters_are_refused_soon();
         nothing_leads_out();
+        a_directory_that_a_name_has_left_shows_it();
         clients_see_each_others_changes();
         a_cache_above_sees_every_change();
         a_successor_takes_the_place_of_one_that_has_died();
@@ -119,6 +120,27 @@ fn nothing_leads_out() {
     for name in [c"ceph.quota.max_bytes", c"ceph.dir.layout", c"ceph.dir.rctime"] {
         assert_eq!(errno(root.set_xattr(name, b"1", 0)), Errno::OPNOTSUPP, "{name:?}");
         assert_eq!(errno(root.get_xattr(name, &mut [0; 64])), Errno::OPNOTSUPP, "{name:?}");
+    }
+}
+
+/// The library keeps what it knew of the directory that a name has left.
+fn a_directory_that_a_name_has_left_shows_it() {
+    let client = client();
+    let f = Fixture::ceph(&client);
+    let root = f.root();
+    let (one, other) = (subdir(&*root, c"one"), subdir(&*root, c"other"));
+    subdir(&*one, c"d");
+    put(&*one, c"f", b"F");
+    for (round, name) in [c"d", c"f"].into_iter().enumerate() {
+        let before = one.stat().unwrap();
+        assert_eq!(before.nlink, if round == 0 { 3 } else { 2 });
+        std::thread::sleep(Duration::from_millis(20));
+        one.rename(n(name), &*other, n(name), RenameFlags::empty()).unwrap();
+        // By its own handle, and by its name.
+        let seen = if round == 0 { one.stat().unwrap() } else { root.stat_at(n(c"one")).unwrap() };
+        assert!(seen.mtime > before.mtime && seen.ctime > before.ctime, "{name:?}: {seen:?}");
+        assert_eq!(seen.nlink, 2, "{name:?}");
+        assert_eq!(one.stat().unwrap(), seen, "{name:?}");
     }
 }
 

@@ -16,7 +16,7 @@
 //!
 //! 1. `Recovery::gone`: one node of a predecessor without a name is made again at a time.
 //! 2. `InUse::copy`: one copy-up of that file at a time. Never begun with names of a directory held, because it may walk the tree for
-//!    other names; for that `LayerLinks::search`, with which only the layer is read.
+//!    other names; for that `Ledger::search` or `LayerLinks::search`, with which only the layer is read.
 //! 3. `Entries::ops`, the names of directories, in the order of their node ids: shared by lookups and listings, exclusive in
 //!    `coherence::names::LockedNames`.
 //! 4. `Dir::copy`, of directories in the order of their node ids: one copy-up of that directory at a time, and none while it moves or

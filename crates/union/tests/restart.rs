@@ -10,6 +10,7 @@ mod world;
 
 use proptest::prelude::*;
 use std::ffi::CString;
+use std::os::unix::fs::MetadataExt;
 use vellum_vfs::{Entry, Errno, Filesystem, Name, NodeId, RenameFlags, SetAttr, SetTime, WriteFlags};
 use world::{NO_HANDLE, O_EXCL, O_RDONLY, O_RDWR, O_TRUNC, ROOT, STORAGES, Seen, Storage, World};
 
@@ -233,6 +234,44 @@ fn is_cut_short(storage: Storage, loss: Loss, name: Name<'_>, step: u64, used: b
     assert_eq!(world.kept().len(), 1, "{what}");
     world.leave();
     cut
+}
+
+/// Each life is too short to list the lower layer, and long enough to list some of its directories.
+#[test]
+fn a_search_for_names_goes_on_where_a_killed_process_was() {
+    const STEPS: u64 = 600;
+    let mut world = World::new(Storage::Far);
+    let lower = world.dir.path().join("lower");
+    for number in 0..1000 {
+        let dir = lower.join(format!("b/many/{}/{number}", number % 7));
+        std::fs::create_dir_all(&dir).unwrap();
+        if number % 250 == 50 {
+            std::fs::hard_link(lower.join("a/f0"), dir.join("link")).unwrap();
+        }
+    }
+    let dir = world.union.lookup(&ROOT, NodeId::ROOT, Name::new(c"a").unwrap()).unwrap().unwrap();
+    world.hold(&dir);
+    let file = world.union.lookup(&ROOT, dir.node, Name::new(c"f0").unwrap()).unwrap().unwrap();
+    world.hold(&file);
+    let lives = (1..30).find(|_| {
+        world.plan.kill_at_step(STEPS);
+        let set = SetAttr { mode: Some(0o640), ..SetAttr::default() };
+        let done = world.union.setattr(&ROOT, file.node, None, &set).is_ok();
+        world.plan.reset();
+        world.replace();
+        done
+    });
+    assert!(lives.is_some_and(|lives| lives > 2), "{lives:?} lives");
+    assert_eq!(world.see(file.node).unwrap().mode & 0o7777, 0o640);
+    let upper = world.dir.path().join("upper");
+    let number = |path: &std::path::Path| std::fs::metadata(path).map(|meta| meta.ino()).ok();
+    let first = number(&upper.join("a/f0"));
+    for number_of in [50, 300, 550, 800] {
+        let link = upper.join(format!("b/many/{}/{number_of}/link", number_of % 7));
+        assert_eq!(number(&link), first, "{}", link.display());
+    }
+    assert_eq!(number(&upper.join("b/twin")), first);
+    world.leave();
 }
 
 /// A file that was removed by one name has another, of which the successor does not know until it is looked up.

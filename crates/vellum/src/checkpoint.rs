@@ -182,7 +182,7 @@ fn takes(record: &Record) -> String {
 }
 
 /// One line, whatever a command holds.
-fn plain(text: &str) -> String {
+pub(crate) fn plain(text: &str) -> String {
     text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
 }
 
@@ -197,7 +197,7 @@ fn seconds(micros: u64) -> String {
 }
 
 /// How long ago.
-fn age(taken: u64) -> String {
+pub(crate) fn age(taken: u64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let ago = now.saturating_sub(taken);
     match ago {

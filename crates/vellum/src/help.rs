@@ -19,6 +19,7 @@ Commands:
   metrics      tell Prometheus what services and pools have done
   balance      share the kernel's page cache among control groups by weight
   run          run a command in a container whose root is a Vellum tree
+  ps, rm       show containers of vellum run, and end those whose vellum run was killed
   checkpoint   keep what a container is at this moment
   restore      have a container go on from a checkpoint
   checkpoints  list, show and delete checkpoints

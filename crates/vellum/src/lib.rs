@@ -18,6 +18,7 @@ pub mod mounts;
 pub mod options;
 pub mod pool;
 mod pool_service;
+pub mod ps;
 pub mod run;
 pub mod stats;
 pub mod top;

@@ -14,11 +14,11 @@ use vellum::options::BadInput;
 use vellum::options::argv::{self, Classic};
 use vellum::zoned::ZonedCommand;
 use vellum::{
-    balance, bench, checkpoint, doctor, flatten, help, inspect, log, metrics, mount, pool, run, stats, top,
+    balance, bench, checkpoint, doctor, flatten, help, inspect, log, metrics, mount, pool, ps, run, stats, top,
     umount, weight, zoned,
 };
 use vellum_engine::checkpoint::{library, loopback, pause, shown};
-use vellum_engine::container::{STATUS_FAILED, tied};
+use vellum_engine::container::{STATUS_FAILED, remove, tied};
 use vellum_engine::podman::{apart, pass};
 use vellum_service::Failure;
 
@@ -149,6 +149,12 @@ fn subcommand(args: &[OsString]) -> Result<ExitCode, Failure> {
             let (status, said) = checkpoint::restore(arguments);
             said.iter().for_each(|failure| say(&failure.to_string()));
             return Ok(ExitCode::from(status));
+        }
+        Command::Ps(arguments) => print(&ps::run(&arguments)?),
+        Command::Rm(arguments) => {
+            log::to_stderr()?;
+            let state = arguments.state.as_deref();
+            arguments.names.iter().try_for_each(|name| remove(state, name, arguments.force))
         }
         Command::Run(arguments) => {
             let (status, said) = run::run(*arguments);

@@ -71,7 +71,41 @@ fn what_is_installed_is_taken_away() {
     for file in ["usr/bin/vellum", "sbin/mount.fuse.vellum", "completions/vellum", "man8/vellum.8"] {
         assert!(installed.contains(file), "{file} is not in {installed}");
     }
-    assert_eq!(script("uninstall"), "");
+    // As systemctl enable does it; and a name that is somebody else's.
+    let wants = dir.path().join("etc/systemd/system/multi-user.target.wants");
+    fs::create_dir(&wants).unwrap();
+    for (unit, name) in [
+        ("vellum-pool@.service", "vellum-pool@blue.service"),
+        ("vellum-balance.service", "vellum-balance.service"),
+        ("other.service", "vellum-pool@other.service"),
+    ] {
+        std::os::unix::fs::symlink(format!("/etc/systemd/system/{unit}"), wants.join(name)).unwrap();
+    }
+    assert_eq!(script("uninstall"), format!("{}\n", wants.join("vellum-pool@other.service").display()));
+}
+
+/// Run where root has no ids to give, it ends with what it has started.
+#[test]
+fn a_user_namespace_that_cannot_be_made_leaves_no_process() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/rootless");
+    let outer = "exec unshare --user --map-root-user --kill-child true";
+    let can = Command::new("sh").args(["-c", outer]).output().is_ok_and(|done| done.status.success());
+    if !can || Command::new("python3").arg("--version").output().is_err() {
+        return println!("SKIPPED: needs user namespaces and python3");
+    }
+    // Of 65,536 ids only one is there.
+    let mark = format!("rootless-mark-{}", std::process::id());
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user"]).arg(&script).args(["sleep", "60", &mark]);
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut child = command.stdout(writer.try_clone().unwrap()).stderr(writer).spawn().unwrap();
+    drop(command);
+    assert!(!child.wait().unwrap().success());
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || done.send(std::io::read_to_string(reader)));
+    let said =
+        is_done.recv_timeout(std::time::Duration::from_secs(20)).expect("somebody has its output open");
+    assert!(said.unwrap().contains("rootless: "));
 }
 
 #[test]

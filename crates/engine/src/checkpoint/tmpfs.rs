@@ -150,7 +150,12 @@ mod tests {
             lost
         };
         assert_eq!(found(&mut 100), Lost::default());
-        setxattr(deep.join("marked"), "user.color", b"blue", XattrFlags::empty()).unwrap();
+        match setxattr(deep.join("marked"), "user.color", b"blue", XattrFlags::empty()) {
+            Err(rustix::io::Errno::OPNOTSUPP) => {
+                return println!("SKIPPED: /var/tmp keeps no attributes of users");
+            }
+            set => set.unwrap(),
+        }
         assert_eq!(found(&mut 100), Lost { files: 1, first: "/dev/shm/a/b/marked".into() });
         assert_eq!(found(&mut 1), Lost::default(), "bounded");
         for (name, is_it) in [

@@ -3,10 +3,11 @@
 //! `process`, `user`, `volume` and `preload` say what is to run, `spec` writes it down for the runtime, `placement` finds its control
 //! group. `state` keeps what belongs to a container in one directory, and takes away what others have left; `union` mounts the tree,
 //! `runtime` calls the runtime, which `tied` lets end with us, `settings`
-//! keeps what a container was started with, `running` finds one of somebody else, `restore` has one go on from a checkpoint, `shown` shows it what it may not reach, `stdio` guards the host's devices against it, `signals` passes
+//! keeps what a container was started with, `running` finds one of somebody else, `list` shows all and ends those that were left, `restore` has one go on from a checkpoint, `shown` shows it what it may not reach, `stdio` guards the host's devices against it, `signals` passes
 //! signals on, and `run` puts them together.
 
 mod elsewhere;
+mod list;
 mod placement;
 mod preload;
 mod process;
@@ -25,6 +26,7 @@ mod union;
 mod user;
 mod volume;
 
+pub use list::{Listed, Manager, list, remove};
 pub(crate) use preload::{INSIDE as VELLUM_DIR, LIBRARY};
 pub use preload::{LIBRARY_VARIABLE, SOCKET_VARIABLE};
 pub use process::Asked;

@@ -132,6 +132,26 @@ impl Runtime {
         command
     }
 
+    /// The first process of a container; none: it is not there, or has ended.
+    pub(super) fn first_process(&self, id: &str, state: &Path) -> Option<u32> {
+        let mut command = Command::new(&self.program);
+        command.arg("--root").arg(state).args(["state", id]).stdin(Stdio::null());
+        let said: Value = serde_json::from_slice(&command.output().ok()?.stdout).ok()?;
+        let is_there = said.get("status").and_then(Value::as_str) != Some("stopped");
+        let number = said.get("pid").and_then(Value::as_u64).filter(|number| is_there && *number > 0)?;
+        u32::try_from(number).ok()
+    }
+
+    /// Kills a container's first process, and with it the others. That there is none is fine.
+    pub(super) fn kill(&self, id: &str, state: &Path) {
+        let mut command = Command::new(&self.program);
+        command.arg("--root").arg(state).args(["kill", id, "KILL"]);
+        let done = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        if !done.is_ok_and(|status| status.success()) {
+            tracing::debug!("{} kill {id}: it did not", self.program.display());
+        }
+    }
+
     /// Ends a container by force and forgets it. That there is none is fine.
     pub(super) fn delete(&self, id: &str, state: &Path) {
         let mut command = Command::new(&self.program);

@@ -71,17 +71,7 @@ impl State {
     /// The directory that is asked for, or that of this user: `/var/lib/vellum` for the host's root, `vellum` in the directory for data for
     /// others.
     pub(crate) fn open(asked: Option<&Path>) -> Result<Self, Failure> {
-        let variable =
-            |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let dir = asked.map(Path::to_owned).or_else(|| {
-            if crate::privilege::is_host_root() {
-                return Some(SYSTEM.into());
-            }
-            let home = || Some(variable("HOME")?.join(".local/share"));
-            Some(variable("XDG_DATA_HOME").or_else(home)?.join("vellum"))
-        });
-        let dir =
-            dir.ok_or_else(|| Failure::input("no directory for containers: set HOME, or give --state DIR"))?;
+        let dir = Self::directory_of(asked)?;
         let failed = |e: io::Error| {
             let line = format!("option --state {}", dir.display());
             let failure = if asked.is_some() { Failure::input(line) } else { Failure::system(line) };
@@ -103,6 +93,33 @@ impl State {
             )));
         }
         Ok(Self { dir })
+    }
+
+    /// As [`Self::open`], where there is one; a question makes nothing. None: the user has never had any.
+    pub(super) fn existing(asked: Option<&Path>) -> Result<Option<Self>, Failure> {
+        let dir = Self::directory_of(asked)?;
+        match (dir.join(CONTAINERS).symlink_metadata(), asked) {
+            (Ok(_), _) => Self::open(asked).map(Some),
+            (Err(e), None) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            (Err(e), None) => Err(Failure::at(&dir, e)),
+            (Err(e), Some(asked)) => {
+                let failure = Failure::input(format!("option --state {}", asked.display())).because(e);
+                Err(failure.remedy("give the directory that vellum run was given"))
+            }
+        }
+    }
+
+    fn directory_of(asked: Option<&Path>) -> Result<PathBuf, Failure> {
+        let variable =
+            |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let dir = asked.map(Path::to_owned).or_else(|| {
+            if crate::privilege::is_host_root() {
+                return Some(SYSTEM.into());
+            }
+            let home = || Some(variable("HOME")?.join(".local/share"));
+            Some(variable("XDG_DATA_HOME").or_else(home)?.join("vellum"))
+        });
+        dir.ok_or_else(|| Failure::input("no directory for containers: set HOME, or give --state DIR"))
     }
 
     /// Where everything is.
@@ -182,7 +199,7 @@ pub(crate) fn own(option: &str, dir: &Path) -> Result<(), Failure> {
 }
 
 /// Takes a container's directory away with all that is in it.
-fn discard_all(owned: Owned, id: &str, patience: Duration) -> Result<(), Failure> {
+pub(super) fn discard_all(owned: Owned, id: &str, patience: Duration) -> Result<(), Failure> {
     for entry in fs::read_dir(owned.path()).into_iter().flatten().flatten() {
         take_away(&entry.path(), id, patience)?;
     }

@@ -1,36 +1,119 @@
-//! What a predecessor was told to forget and has not noted is forgotten, once.
+//! What a predecessor was told to forget and has not noted is forgotten; so is what it has counted once too often, when the kernel has
+//! forgotten it.
 
 use crate::instance::Instance;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use vellum_union::Union;
+use vellum_union::{NotHeld, Union};
 
 /// How often there is a look whether the kernel has been told to go on.
 const STEP: Duration = Duration::from_millis(100);
 /// Longer than a program needs to take an answer that has been given to it.
 const ANSWERS_ARRIVE: Duration = Duration::from_secs(5);
+/// From one look to the next: the first time, and at most. A look asks the kernel for each node that a predecessor knew.
+const FIRST: Duration = Duration::from_secs(60);
+const LAST: Duration = Duration::from_secs(3600);
 
 /// Starts the thread that does it, in a service that goes on with a mount.
 pub(crate) fn start(instance: &Arc<Instance<Union>>) -> std::io::Result<()> {
     let instance = Arc::downgrade(instance);
-    std::thread::Builder::new().name("vellum-lost".into()).spawn(move || forget(&instance))?;
+    let body = move || watch(&instance, std::thread::sleep);
+    std::thread::Builder::new().name("vellum-lost".into()).spawn(body)?;
     Ok(())
 }
 
-fn forget(instance: &Weak<Instance<Union>>) {
-    let before = loop {
-        std::thread::sleep(STEP);
-        let Some(instance) = instance.upgrade() else { return };
-        if let Some(before) = instance.inner().not_held() {
-            break before;
+/// What a look has found.
+enum Look<T> {
+    /// The kernel has not begun to ask.
+    Early,
+    /// It holds all that the predecessor knew.
+    Nothing,
+    /// These it does not.
+    Some(T),
+    /// Nothing of the predecessor is left.
+    Over,
+}
+
+/// Who holds records of a predecessor.
+trait Heir {
+    type Lost;
+    fn look(&self) -> Look<Self::Lost>;
+    /// Forgets what is lost still.
+    fn forget(&self, lost: &Self::Lost);
+}
+
+impl Heir for Instance<Union> {
+    type Lost = NotHeld;
+
+    fn look(&self) -> Look<NotHeld> {
+        match self.inner().not_held() {
+            None => Look::Early,
+            Some(found) if found.is_last() => Look::Over,
+            Some(found) if found.is_empty() => Look::Nothing,
+            Some(found) => Look::Some(found),
         }
-    };
-    if before.is_empty() {
-        return;
     }
-    std::thread::sleep(ANSWERS_ARRIVE);
-    if let Some(instance) = instance.upgrade() {
-        let nodes = instance.inner().forget_lost(&before);
+
+    fn forget(&self, lost: &NotHeld) {
+        let nodes = self.inner().forget_lost(lost);
         tracing::debug!(nodes, "forgotten for a predecessor");
+    }
+}
+
+fn watch<T: Heir>(heir: &Weak<T>, sleep: impl Fn(Duration)) {
+    let mut pause = STEP;
+    loop {
+        sleep(pause);
+        let Some(look) = heir.upgrade().map(|heir| heir.look()) else { return };
+        match look {
+            Look::Early => continue,
+            Look::Over => return,
+            Look::Nothing => {}
+            Look::Some(lost) => {
+                sleep(ANSWERS_ARRIVE);
+                if let Some(heir) = heir.upgrade() {
+                    heir.forget(&lost);
+                }
+            }
+        }
+        pause = (pause * 2).clamp(FIRST, LAST);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+    /// The kernel holds a node at first that was counted once too often.
+    #[derive(Default)]
+    struct Counted(AtomicU64, AtomicU64);
+
+    impl Heir for Counted {
+        type Lost = u64;
+
+        fn look(&self) -> Look<u64> {
+            match self.0.fetch_add(1, Relaxed) {
+                0 => Look::Early,
+                1 | 2 => Look::Nothing,
+                _ if self.1.load(Relaxed) > 0 => Look::Over,
+                look => Look::Some(look),
+            }
+        }
+
+        fn forget(&self, lost: &u64) {
+            self.1.store(*lost, Relaxed);
+        }
+    }
+
+    #[test]
+    fn what_the_kernel_forgets_later_is_forgotten_too() {
+        let (heir, slept) = (Arc::new(Counted::default()), Cell::new(Duration::ZERO));
+        watch(&Arc::downgrade(&heir), |time| slept.set(slept.get() + time));
+        assert_eq!(heir.1.load(Relaxed), 3, "it was not looked for again");
+        assert!(slept.get() > 3 * FIRST, "it looks too often");
+        drop(heir);
+        watch(&Weak::<Counted>::new(), |_| ());
     }
 }

@@ -25,7 +25,8 @@ pub(crate) fn complete(tree: &impl Explain, config: &Config, locks: &[DirLock]) 
     let begin = Instant::now();
     let done = std::thread::scope(|scope| {
         let mut watched = false;
-        let done = tree.complete(bytes, &mut |step| match step {
+        let _end = AtEnd(&right);
+        tree.complete(bytes, &mut |step| match step {
             Step::Syncing => {
                 if !watched {
                     let watch = std::thread::Builder::new().name("vellum-right".into());
@@ -38,9 +39,7 @@ pub(crate) fn complete(tree: &impl Explain, config: &Config, locks: &[DirLock]) 
                 let due = Duration::from_secs_f64(copied as f64 / rate as f64);
                 right.pass_to(Phase::Changes) && right.pause(due.saturating_sub(begin.elapsed()))
             }
-        });
-        right.pass_to(Phase::Done);
-        done
+        })
     });
     let upper = config.upper.as_ref().map(ToString::to_string);
     match done {
@@ -68,6 +67,15 @@ enum Phase {
     Given,
     /// There is nothing left to do.
     Done,
+}
+
+/// Says that there is nothing left to do, also after a panic: the scope waits for the thread that looks.
+struct AtEnd<'a>(&'a Right<'a>);
+
+impl Drop for AtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.pass_to(Phase::Done);
+    }
 }
 
 impl Right<'_> {
@@ -156,17 +164,53 @@ mod tests {
         }
     }
 
+    /// A tree that panics while its disk is waited for.
+    struct Faulty;
+
+    impl Explain for Faulty {
+        fn explain(&self, _: NodeId) -> Result<NodeAnswer> {
+            Err(Errno::NOSYS.into())
+        }
+
+        fn summary(&self) -> BTreeMap<String, String> {
+            BTreeMap::new()
+        }
+
+        fn complete(&self, _: u64, go_on: &mut dyn FnMut(Step) -> bool) -> Result<Option<String>> {
+            assert!(go_on(Step::Syncing));
+            panic!("a fault of ours");
+        }
+    }
+
+    fn layers(dir: &Path) -> (Config, [DirLock; 2]) {
+        let take = |path: &Path| DirLock::take("upperdir", path, Duration::from_secs(20), "taken").unwrap();
+        let (upper, work) = (dir.join("upper"), dir.join("work"));
+        for path in [&upper, &work] {
+            std::fs::create_dir(path).unwrap();
+        }
+        let source = |path: &Path| Some(LayerSource::named(path.into()));
+        let config = Config { upper: source(&upper), work: source(&work), ..Config::default() };
+        (config, [take(&upper), take(&work)])
+    }
+
+    #[test]
+    fn a_panic_ends_the_wait_for_who_wants_the_layer() {
+        let dir = tempfile::tempdir().unwrap();
+        let (config, locks) = layers(dir.path());
+        let (done, is_done) = mpsc::channel();
+        std::thread::spawn(move || {
+            let ended = std::panic::catch_unwind(|| complete(&Faulty, &config, &locks));
+            done.send(ended.is_err())
+        });
+        assert_eq!(is_done.recv_timeout(Duration::from_secs(30)), Ok(true), "the end of the mount hangs");
+    }
+
     #[test]
     fn who_mounts_next_does_not_wait_for_the_disk() {
         let dir = tempfile::tempdir().unwrap();
         let take = |path: &Path| DirLock::take("upperdir", path, Duration::from_secs(20), "taken").unwrap();
         let (upper, work) = (dir.path().join("upper"), dir.path().join("work"));
-        for path in [&upper, &work] {
-            std::fs::create_dir(path).unwrap();
-        }
-        let locks = [take(&upper), take(&work)];
-        let source = |path: &Path| Some(LayerSource::named(path.into()));
-        let config = Config { upper: source(&upper), work: source(&work), ..Config::default() };
+        let (config, locks) = layers(dir.path());
         let (syncs, syncing) = mpsc::sync_channel(1);
         let (taken, is_taken) = mpsc::sync_channel(1);
         let tree = Slow { syncs, taken: Mutex::new(is_taken), after: Mutex::default() };

@@ -68,21 +68,49 @@ pub(crate) fn look() {
     }
 }
 
-fn trees() -> Vec<Arc<Tree>> {
-    TREES.lock().0.iter().filter_map(Weak::upgrade).collect()
+/// A tree as far as its nodes are concerned.
+trait Nodes {
+    fn nodes(&self) -> usize;
+    fn set_node_alarm(&self, at: usize);
+    /// As [`Union::prune`].
+    fn prune(&self, from: usize, wanted: usize) -> vellum_vfs::Result<usize>;
 }
 
-fn nodes(trees: &[Arc<Tree>]) -> usize {
-    trees.iter().map(|tree| tree.inner().nodes()).sum()
+impl Nodes for Tree {
+    fn nodes(&self) -> usize {
+        self.inner().nodes()
+    }
+
+    fn set_node_alarm(&self, at: usize) {
+        self.inner().set_node_alarm(at);
+    }
+
+    fn prune(&self, from: usize, wanted: usize) -> vellum_vfs::Result<usize> {
+        self.inner().prune(from, wanted)
+    }
+}
+
+/// None is held: a mount ends when its last user lets go of its tree, however long this thread waits for a kernel.
+fn trees() -> Vec<Weak<Tree>> {
+    TREES.lock().0.clone()
+}
+
+/// Those that are there, each held for the time of a look.
+fn each<T>(trees: &[Weak<T>]) -> impl Iterator<Item = Arc<T>> + '_ {
+    trees.iter().filter_map(Weak::upgrade)
+}
+
+fn nodes<T: Nodes>(trees: &[Weak<T>]) -> usize {
+    each(trees).map(|tree| tree.nodes()).sum()
 }
 
 /// Each tree says when it has its share of what is left.
-fn set_alarms(trees: &[Arc<Tree>]) {
+fn set_alarms<T: Nodes>(trees: &[Weak<T>]) {
     let most = limit().most();
-    let left = most.saturating_sub(nodes(trees)) / trees.len().max(1);
-    for tree in trees {
-        let at = if most == usize::MAX { most } else { tree.inner().nodes() + left.max(1) };
-        tree.inner().set_node_alarm(at);
+    let left = most.saturating_sub(nodes(trees)) / each(trees).count().max(1);
+    for tree in each(trees) {
+        let at = if most == usize::MAX { most } else { tree.nodes() + left.max(1) };
+        tree.set_node_alarm(at);
     }
 }
 
@@ -109,7 +137,7 @@ fn serve() {
         }
         if forgotten.is_some_and(|since| rung == Rung::Nothing || since.elapsed() > LATEST) {
             forgotten = None;
-            trees().iter().for_each(|tree| tree.inner().trim());
+            each(&trees()).for_each(|tree| tree.inner().trim());
             vellum_sys::trim_memory();
         }
     }
@@ -125,7 +153,7 @@ struct Pruner {
 
 impl Pruner {
     /// Has the kernel forget until there are few enough.
-    fn relieve(&mut self, trees: &[Arc<Tree>]) {
+    fn relieve<T: Nodes>(&mut self, trees: &[Weak<T>]) {
         let most = limit().most();
         let enough = most / STAY.1 * STAY.0;
         let mut now = nodes(trees);
@@ -137,9 +165,9 @@ impl Pruner {
         }
         // What cannot be forgotten is in use; it is asked again when it has become more.
         if now >= most && most != usize::MAX {
-            for tree in trees {
-                let nodes = tree.inner().nodes();
-                tree.inner().set_node_alarm(nodes + (nodes / STAY.1).max(FEWEST / STAY.1));
+            for tree in each(trees) {
+                let nodes = tree.nodes();
+                tree.set_node_alarm(nodes + (nodes / STAY.1).max(FEWEST / STAY.1));
             }
         } else {
             set_alarms(trees);
@@ -147,14 +175,15 @@ impl Pruner {
     }
 
     /// Asks the kernel until there are no more than `enough`, or all have been asked about; how many there are.
-    fn prune(&mut self, trees: &[Arc<Tree>], enough: usize) -> usize {
+    fn prune<T: Nodes>(&mut self, trees: &[Weak<T>], enough: usize) -> usize {
         let mut now = nodes(trees);
         for tree in trees {
             let mut at = 0;
             // Twice: a directory can go when what is in it has gone.
             let mut rounds = 0;
             while now > enough && rounds < 2 {
-                match tree.inner().prune(at, STEP) {
+                let Some(pruned) = tree.upgrade().map(|tree| tree.prune(at, STEP)) else { break };
+                match pruned {
                     Ok(next) => at = next,
                     Err(error) if error.errno() == Errno::NOSYS => {
                         tracing::warn!(
@@ -184,5 +213,40 @@ impl Pruner {
             tracing::warn!("{now} files are in use, and the service's memory is for {}", limit().most());
         }
         now
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    /// A tree of which another one ends while the kernel is asked.
+    struct Asked(Mutex<Option<Arc<Asked>>>, AtomicUsize);
+
+    impl Nodes for Asked {
+        fn nodes(&self) -> usize {
+            self.1.load(Relaxed)
+        }
+
+        fn set_node_alarm(&self, _: usize) {}
+
+        fn prune(&self, _: usize, wanted: usize) -> vellum_vfs::Result<usize> {
+            if let Some(other) = self.0.lock().take() {
+                let other = Arc::into_inner(other);
+                assert!(other.is_some(), "a tree that ends is held by who waits for another one's kernel");
+            }
+            self.1.fetch_update(Relaxed, Relaxed, |nodes| Some(nodes.saturating_sub(wanted))).unwrap();
+            Ok(0)
+        }
+    }
+
+    #[test]
+    fn trees_end_while_others_are_pruned() {
+        let other = Arc::new(Asked(Mutex::new(None), AtomicUsize::new(10)));
+        let second = Arc::downgrade(&other);
+        let first = Arc::new(Asked(Mutex::new(Some(other)), AtomicUsize::new(3 * STEP)));
+        let trees = [Arc::downgrade(&first), second];
+        assert_eq!(Pruner::default().prune(&trees, 100), STEP);
     }
 }

@@ -1,7 +1,7 @@
 //! Inodes, open files and listings of a client. Each holds its client and gives its own reference back.
 
 use super::library::{Dir, Fh, Inode, Statx};
-use super::{CephClient, Handle, SNAPSHOTS};
+use super::{CephClient, Handle, SNAPSHOTS, left};
 use crate::stat::{Stat, Time};
 use crate::stat_fs::FsStat;
 use crate::sys::Result;
@@ -144,11 +144,32 @@ impl CephInode {
     pub fn lookup(&self, name: &CStr) -> Result<(Self, Stat)> {
         let (mut found, mut stat) = (ptr::null_mut(), Statx::new());
         on_inode!(self, ceph_ll_lookup, name.as_ptr(), &raw mut found, &raw mut stat, ATTRIBUTES, 0)?;
-        Ok((Self::new(&self.client, found, self.sending)?, self.found(&stat)))
+        let found = Self::new(&self.client, found, self.sending)?;
+        let stat = if found.is_left() { found.stat()? } else { self.found(&stat) };
+        Ok((found, stat))
+    }
+
+    /// Whether its attributes have to be asked for: a name was moved out of it.
+    fn is_left(&self) -> bool {
+        self.client.left.last(self.raw.raw()).is_some()
+    }
+
+    /// Has the cluster say what its attributes are.
+    fn ask_for_attributes(&self) -> Result<()> {
+        // Only that it answers is of use.
+        let asked = on_inode!(self, ceph_ll_getxattr, left::ASKS.as_ptr(), ptr::null_mut(), 0);
+        match asked {
+            Ok(_) | Err(Errno::NODATA) => Ok(()),
+            Err(e) => Err(e),
+        }
     }
 
     /// Attributes.
     pub fn stat(&self) -> Result<Stat> {
+        if let Some(time) = self.client.left.last(self.raw.raw()) {
+            self.ask_for_attributes()?;
+            self.client.left.is_right(self.raw.raw(), time);
+        }
         let mut stat = Statx::new();
         on_inode!(self, ceph_ll_getattr, &raw mut stat, ATTRIBUTES, 0)?;
         Ok(self.found(&stat))
@@ -349,7 +370,12 @@ impl CephInode {
     /// Renames `name` in this directory to `to_name` in `to`, which is of the same client.
     pub fn rename(&self, name: &CStr, to: &Self, to_name: &CStr) -> Result<()> {
         self.require_beside(to)?;
-        on_inode!(self, ceph_ll_rename, name.as_ptr(), to.raw.raw(), to_name.as_ptr()).map(drop)
+        on_inode!(self, ceph_ll_rename, name.as_ptr(), to.raw.raw(), to_name.as_ptr())?;
+        if self.raw.raw() != to.raw.raw() && !self.client.left.note(self.raw.raw()) {
+            // It is done, whatever comes of this.
+            let _ = self.ask_for_attributes();
+        }
+        Ok(())
     }
 
     /// EXDEV when the other is of another client, to which its address would mean nothing.

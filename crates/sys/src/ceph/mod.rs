@@ -4,6 +4,7 @@
 //! checked above. A client has one lock for all its calls, which is the library's own.
 
 mod inode;
+mod left;
 mod library;
 mod setup;
 
@@ -77,6 +78,8 @@ pub struct CephClient {
     present: OnceLock<u64>,
     /// The cluster has expelled it.
     expelled: AtomicBool,
+    /// Directories that names were moved out of.
+    left: left::Left,
 }
 
 /// Clients that are connected, or about to say goodbye.
@@ -115,8 +118,18 @@ impl CephClient {
         let mount = Handle::new(mount)?;
         // SAFETY: no groups, so no array.
         let identity = unsafe { (library.ceph_userperm_new)(0, 0, 0, ptr::null_mut()) };
-        let (identity, expelled) = (Handle::new(identity)?, AtomicBool::new(false));
-        Ok(Self { library, mount, identity, mounted: false, device: 0, present: OnceLock::new(), expelled })
+        let (identity, expelled, left) =
+            (Handle::new(identity)?, AtomicBool::new(false), left::Left::default());
+        Ok(Self {
+            library,
+            mount,
+            identity,
+            mounted: false,
+            device: 0,
+            present: OnceLock::new(),
+            expelled,
+            left,
+        })
     }
 
     /// What a call returned, as [`outcome`]; a cluster that has expelled the client says so in any call.

@@ -128,7 +128,7 @@ impl Core {
         }
         if linked {
             // So that its node knows all names of it that show in the union.
-            for path in self.layers.paths_to(at.dir.layer, raw.ino)? {
+            for path in self.layers.paths_to(at.dir.layer, raw.ino, self.nodes.ledger())? {
                 self.walk(&path)?;
             }
         }
@@ -247,11 +247,13 @@ impl Core {
         let privileges = (!cut).then(|| Privileges::of(&*object, &before));
         // First the data, which nobody sees as long as the file has its size and its marks; then, if it is to be shorter, a word of
         // that and the size; then the marks. So each size has one meaning by what the marks say.
+        let mut announced = None;
         let done = (|| {
             self.layers.copy_data(&*to, below, limit)?;
             if cut {
                 let own = self.layers.own_or_new(&*object, work.space, below)?;
                 partial::mark_cut(&*object, work.space, &own, &Record::of_cut(limit, before.size))?;
+                announced = Some(own);
                 to.truncate(limit)?;
             }
             partial::unmark(&*object, work.space)
@@ -266,10 +268,11 @@ impl Core {
             if !cut && to.stat()?.size != before.size {
                 to.truncate(before.size)?;
             }
-            if cut && let Some(own) = partial::own_mark(&*object, work.space)?.filter(|own| own.cut) {
+            if let Some(own) = announced {
                 // The old size says that it was not cut.
                 to.truncate(before.size)?;
-                object.set_xattr(work.space.own(), &Own { cut: false, ..own }.encode(), 0)?;
+                let own = Own { below: true, cut: false, ..own };
+                object.set_xattr(work.space.own(), &own.encode(), 0)?;
             }
             return Err(error);
         }

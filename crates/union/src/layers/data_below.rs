@@ -90,12 +90,7 @@ impl Layers {
         space: Option<Space>,
     ) -> Result<Option<Own>> {
         match (own, space) {
-            (Some(own), Some(space))
-                if own.below
-                    && (own.cut || found.attr.size == 0)
-                    && found.layer == 0
-                    && found.attr.is_file() =>
-            {
+            (Some(own), Some(space)) if found.layer == 0 && own.may_be_in_a_cut(&found.attr) => {
                 partial::end_cut(&*found.handle.hold(found.name)?, space, own, found.attr.size).map(Some)
             }
             (own, _) => Ok(own),

@@ -6,6 +6,7 @@
 use crate::layers::layer::c_string;
 use crate::layers::marks::Space;
 use crate::layers::moves::{DEPTH_MAX, LIMITS, Moves};
+use crate::nodes::recovery::ledger::Ledger;
 use crate::sync::Mutex;
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -29,12 +30,21 @@ struct Moved {
 }
 
 impl LayerLinks {
-    /// Paths in the layer (no leading slash) of the inode `ino`.
-    pub(crate) fn paths(&self, branch: &dyn Branch, ino: u64) -> Result<&[Box<CStr>]> {
+    /// Paths in the layer (no leading slash) of the inode `ino`. `ledger`: what tells a successor that this was interrupted.
+    pub(crate) fn paths(
+        &self,
+        branch: &dyn Branch,
+        ino: u64,
+        ledger: Option<&Ledger>,
+    ) -> Result<&[Box<CStr>]> {
         if self.names.get().is_none() {
             let _one = self.search.lock();
             if self.names.get().is_none() {
-                let _ = self.names.set(scan(branch)?);
+                let note = |begins| ledger.into_iter().for_each(|ledger| ledger.searches_itself(begins));
+                note(true);
+                let found = scan(branch)?;
+                note(false);
+                let _ = self.names.set(found);
             }
         }
         Ok(self.names.get().and_then(|names| names.get(&ino)).map_or(&[], Vec::as_slice))
@@ -206,7 +216,7 @@ mod tests {
             for _ in 0..8 {
                 scope.spawn(|| {
                     barrier.wait();
-                    assert_eq!(links.paths(&branch, ino).unwrap().len(), 2);
+                    assert_eq!(links.paths(&branch, ino, None).unwrap().len(), 2);
                     assert!(links.moved(&branch, ANY).unwrap().is_empty());
                 });
             }

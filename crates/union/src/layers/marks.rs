@@ -314,6 +314,11 @@ pub(crate) const OWN_LEN: usize = 28;
 const OWN_VERSION: u8 = 1;
 
 impl Own {
+    /// Whether a cut of its file may have been interrupted. Versions before 0.2 cut to nothing without a word beforehand.
+    pub(crate) fn may_be_in_a_cut(&self, attr: &Attr) -> bool {
+        self.below && (self.cut || attr.size == 0) && attr.is_file()
+    }
+
     /// The mark as it is stored: version, flags, checksum, fsid, inode number, mtime (little endian).
     pub(crate) fn encode(&self) -> [u8; OWN_LEN] {
         let flags = u8::from(self.origin)

@@ -1,45 +1,81 @@
 //! All paths of the union by which a file may be found that has several names in a layer.
 
 use crate::layers::Layers;
+use crate::layers::layer::Layer;
 use crate::layers::marks::Own;
-use crate::layers::moves::{ELSEWHERE_BYTES, add_places};
+use crate::layers::moves::{DEPTH_MAX, ELSEWHERE_BYTES, add_places};
 use crate::nodes::node::Node;
+use crate::nodes::recovery::ledger::Ledger;
+use crate::nodes::recovery::search::Wanted;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use vellum_vfs::Result;
 
 impl Layers {
-    /// Paths of the union that may lead to an inode of a layer, by any of its names.
-    pub(crate) fn paths_to(&self, layer: u16, ino: u64) -> Result<BTreeSet<Vec<u8>>> {
-        let at = usize::from(layer);
-        let Some((links, holder)) = self.links.get(at).zip(self.stack.get(at)) else {
+    /// Paths of the union that may lead to an inode of a layer, by any of its names. `ledger`: where a search is that was interrupted.
+    pub(crate) fn paths_to(
+        &self,
+        layer: u16,
+        ino: u64,
+        ledger: Option<&Ledger>,
+    ) -> Result<BTreeSet<Vec<u8>>> {
+        self.paths_in(Wanted { first: layer, last: layer, ino, deepest: DEPTH_MAX }, &|_| true, ledger)
+    }
+
+    /// Paths in the union that may lead to the lower file from which a copy with this mark comes.
+    pub(crate) fn paths_to_origin(&self, own: &Own, ledger: Option<&Ledger>) -> Result<BTreeSet<Vec<u8>>> {
+        let last = u16::try_from(self.stack.len()).unwrap_or(u16::MAX).saturating_sub(1);
+        if !own.origin || last == 0 {
             return Ok(BTreeSet::new());
-        };
-        let names = links.paths(&*holder.branch, ino)?;
-        let mut paths: BTreeSet<Vec<u8>> = names.iter().map(|path| path.to_bytes().to_vec()).collect();
+        }
+        self.paths_in(
+            Wanted { first: 1, last, ino: own.ino, deepest: DEPTH_MAX },
+            &|layer| layer.fsid == own.fsid,
+            ledger,
+        )
+    }
+
+    fn paths_in(
+        &self,
+        wanted: Wanted,
+        is_wanted: &dyn Fn(&Layer) -> bool,
+        ledger: Option<&Ledger>,
+    ) -> Result<BTreeSet<Vec<u8>>> {
+        let branch = |at: u16| self.layer(at).filter(|layer| is_wanted(layer)).map(|layer| &*layer.branch);
+        let found = ledger.map_or(Ok(None), |ledger| ledger.search(wanted, &branch))?;
+        let mut paths = BTreeSet::new();
+        for at in wanted.first..=wanted.last {
+            let Some((branch, links)) = branch(at).zip(self.links.get(usize::from(at))) else { continue };
+            let names: BTreeSet<Vec<u8>> = match &found {
+                Some(found) => found.iter().filter(|one| one.0 == at).map(|one| one.1.clone()).collect(),
+                None => {
+                    let names = links.paths(branch, wanted.ino, ledger)?;
+                    names.iter().map(|path| path.to_bytes().to_vec()).collect()
+                }
+            };
+            paths.append(&mut self.shown_at(at, wanted.ino, names)?);
+        }
+        Ok(paths)
+    }
+
+    /// Where the union may show paths of a layer.
+    fn shown_at(&self, layer: u16, ino: u64, mut paths: BTreeSet<Vec<u8>>) -> Result<BTreeSet<Vec<u8>>> {
+        if paths.is_empty() {
+            return Ok(paths);
+        }
+        let at = usize::from(layer);
         // On the way up, each layer may have moved the directories in which the names are.
         let mut above = Vec::new();
         for (links, layer) in self.links.iter().zip(&self.stack).take(at).rev() {
             above.push(links.moved(&*layer.branch, layer.marking.spaces)?);
         }
         if !add_places(&mut paths, above.iter().map(|moves| &**moves), ELSEWHERE_BYTES) {
-            let layer = holder.branch.describe();
+            let layer = self.layer(layer).map(|holder| holder.branch.describe());
             tracing::warn!(
                 layer,
                 ino,
                 "too many paths may lead to a file: copy-up does not find all its names"
             );
-        }
-        Ok(paths)
-    }
-
-    /// Paths in the union that may lead to the lower file from which a copy with this mark comes.
-    pub(crate) fn paths_to_origin(&self, own: &Own) -> Result<BTreeSet<Vec<u8>>> {
-        let mut paths = BTreeSet::new();
-        let layers =
-            self.stack.iter().zip(0..).skip(1).filter(|(layer, _)| own.origin && layer.fsid == own.fsid);
-        for (_, layer) in layers {
-            paths.append(&mut self.paths_to(layer, own.ino)?);
         }
         Ok(paths)
     }

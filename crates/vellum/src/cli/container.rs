@@ -85,6 +85,31 @@ pub struct RunArgs {
     pub command: Vec<String>,
 }
 
+/// Arguments of `vellum ps`.
+#[derive(Args, Debug)]
+pub struct PsArgs {
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// Where layers and containers are kept, as given to `vellum run`.
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+}
+
+/// Arguments of `vellum rm`.
+#[derive(Args, Debug)]
+pub struct RmArgs {
+    /// Kill it also where its `vellum run` lives, which then takes it away.
+    #[arg(short, long)]
+    pub force: bool,
+    /// Where layers and containers are kept, as given to `vellum run`.
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+    /// The containers.
+    #[arg(required = true, value_name = "NAME")]
+    pub names: Vec<String>,
+}
+
 /// Arguments of `vellum checkpoint`.
 #[derive(Args, Debug)]
 pub struct CheckpointArgs {

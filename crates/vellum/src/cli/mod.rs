@@ -5,8 +5,8 @@ mod mount;
 mod pool;
 
 pub use container::{
-    CacheArg, CephWriteArg, CheckpointArgs, CheckpointsArgs, CheckpointsCommand, NetworkArg, RestoreArgs,
-    RunArgs,
+    CacheArg, CephWriteArg, CheckpointArgs, CheckpointsArgs, CheckpointsCommand, NetworkArg, PsArgs,
+    RestoreArgs, RmArgs, RunArgs,
 };
 pub use mount::{MountArgs, ProfileArg};
 pub use pool::{PoolArgs, PoolCommand, PoolSettings};
@@ -62,6 +62,10 @@ pub enum Command {
     Balance(BalanceArgs),
     /// Run a command in a container whose root is a Vellum tree, by crun or runc.
     Run(Box<RunArgs>),
+    /// Show the containers of `vellum run`, also those whose `vellum run` was killed.
+    Ps(PsArgs),
+    /// End a container whose `vellum run` was killed, and take its mount and its directory away.
+    Rm(RmArgs),
     /// The store on zoned devices, and on files and disks that are used in their manner: images of checkpoints have zones of their own.
     Zoned(ZonedArgs),
     /// Keep what a container of `vellum run` or of podman is at this moment, its memory and its files, by CRIU and runc.

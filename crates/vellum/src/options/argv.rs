@@ -28,6 +28,8 @@ pub const SUBCOMMANDS: &[&str] = &[
     "balance",
     "sync",
     "run",
+    "ps",
+    "rm",
     "zoned",
     "checkpoint",
     "restore",

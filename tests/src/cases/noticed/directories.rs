@@ -8,9 +8,10 @@ use crate::harness::{Cx, Mount, MountKind, skip};
 use rustix::fs::{Mode, OFlags, RawDir, SeekFrom};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 pub(super) fn rename(cx: &Cx) -> Outcome {
     let (layers, mut mount) = filled(cx, |dir| {
@@ -335,4 +336,46 @@ pub(super) fn changing_lower(cx: &Cx) -> Outcome {
     fs::write(top.join("dir/stays"), "again")?;
     ensure_eq!(list()?, ["removed", "written"], "after a removal in the mount");
     Ok(())
+}
+
+/// A directory that was removed while it is open keeps taking attributes, as the kernel's overlayfs has it: if the upper layer has it.
+pub(super) fn removed(cx: &Cx) -> Outcome {
+    let layers = cx.layers("union", 1)?;
+    for name in ["both", "lower"] {
+        fs::create_dir(layers.lower().join(name))?;
+    }
+    let mut mount = cx.mount(&layers)?;
+    for name in ["both", "upper", "lower"] {
+        let path = mount.root().join(name);
+        match name {
+            "both" => fs::set_permissions(&path, fs::Permissions::from_mode(0o700))?,
+            "upper" => fs::create_dir(&path)?,
+            _ => {}
+        }
+        let open = fs::File::open(&path)?;
+        fs::remove_dir(&path)?;
+        let times = fs::FileTimes::new().set_modified(UNIX_EPOCH + Duration::from_secs(5));
+        let changed = [
+            open.set_permissions(fs::Permissions::from_mode(0o711)),
+            open.set_times(times),
+            std::os::unix::fs::fchown(&open, Some(7), Some(8)),
+            rustix::fs::fsetxattr(&open, "trusted.color", b"blue", rustix::fs::XattrFlags::empty())
+                .map_err(Into::into),
+        ];
+        let seen = open.metadata()?;
+        for (number, done) in changed.into_iter().enumerate() {
+            // The kernel's overlayfs says ENOTDIR.
+            let is_refused = done.is_err();
+            ensure_eq!(is_refused, name == "lower", "{name}, change {number}: {done:?}");
+        }
+        if name != "lower" {
+            ensure_eq!(
+                (seen.mode() & 0o7777, seen.uid(), seen.gid(), seen.mtime()),
+                (0o711, 7, 8, 5),
+                "{name}"
+            );
+        }
+        ensure!(path.symlink_metadata().is_err(), "{name} is there again");
+    }
+    mount.unmount()
 }

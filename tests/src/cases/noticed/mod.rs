@@ -28,6 +28,7 @@ use std::path::Path;
 pub(super) const CASES: &[Case] = &[
     Case::mounted("noticed/setgid-directories-and-umask", 60, attributes::setgid_and_umask),
     Case::mounted("noticed/default-acl", 60, attributes::default_acl),
+    Case::mounted("noticed/removed-directory", 60, directories::removed),
     Case::mounted("noticed/unlinked-open-file", 60, attributes::unlinked_open),
     Case::mounted("noticed/xattrs-of-symlinks", 60, attributes::symlink_xattrs),
     Case::mounted("noticed/copy-up-keeps-everything", 60, attributes::copy_up_keeps),

@@ -3,6 +3,7 @@
 mod engines;
 mod ids;
 pub(super) mod layout;
+mod leftover;
 mod removal;
 mod same_name;
 pub(super) mod support;
@@ -34,6 +35,7 @@ pub(super) const CASES: &[Case] = &[
     Case::once("run/pool", 120, pool),
     Case::once("run/uid-range", 120, ids::uid_range),
     Case::once("run/killed", 120, killed),
+    Case::once("run/listed", 120, leftover::listed),
     Case::once("run/in-use-elsewhere", 60, in_use_elsewhere),
     Case::once("run/changed-while-removed", 60, removal::changed),
     Case::once("run/same-name", 60, same_name::same_name),

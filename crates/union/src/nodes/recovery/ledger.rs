@@ -11,18 +11,19 @@
 //! Records are in the order of the slots of the [table](crate::nodes::table). The memory of a chunk of slots is given back with it.
 
 use crate::nodes::ids::{CHUNK, MAX_CHUNKS, slot_of};
+use crate::nodes::recovery::search;
 use crate::sync::{Mutex, turn};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicU64, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, fence};
 use vellum_sys::SharedWords;
 use vellum_vfs::{Errno, Error, Name, NodeId, OwnOpens, Result};
 
 /// First word of a ledger: says what it is, and in which version of the format.
-const MAGIC: u64 = 0x7665_6c6c_756d_0003;
+const MAGIC: u64 = 0x7665_6c6c_756d_0004;
 /// Words before the bits of chunks; a page, as is everything here.
 const HEADER: usize = 512;
 /// Word of the header with the last serial number.
@@ -43,8 +44,10 @@ const FEW_RECORD: usize = 15;
 const LONG: usize = FEW + MAX_CHUNKS * CHUNK * FEW_RECORD;
 /// Words for the long names of a record: two of 256 bytes.
 const LONG_RECORD: usize = 64;
+/// Where a [search] begins.
+const SEARCH: usize = LONG + MAX_CHUNKS * CHUNK * LONG_RECORD;
 /// All words.
-const WORDS: usize = LONG + MAX_CHUNKS * CHUNK * LONG_RECORD;
+const WORDS: usize = SEARCH + search::WORDS;
 
 /// Words of a record.
 mod word {
@@ -165,13 +168,17 @@ pub struct Ledger {
     words: SharedWords,
     /// Descriptors that are held for a successor alone.
     kept: Mutex<HashMap<usize, SmallVec<[OwnedFd; 1]>>>,
+    /// Held by who searches for names of an inode by this memory.
+    pub(super) search: Mutex<()>,
+    /// A predecessor was killed while it searched: searches go on in this memory.
+    pub(super) is_search_kept: AtomicBool,
 }
 
 impl Ledger {
     /// An empty one.
     pub fn create() -> Result<Self> {
         let words = SharedWords::create(c"vellum-ledger", WORDS).map_err(unusable)?;
-        let ledger = Self { words, kept: Mutex::default() };
+        let ledger = Self::of(words);
         ledger.word(0)?.store(MAGIC, Release);
         Ok(ledger)
     }
@@ -179,11 +186,33 @@ impl Ledger {
     /// A predecessor's. EINVAL: it is none, or of another version.
     pub fn open(descriptor: OwnedFd) -> Result<Self> {
         let words = SharedWords::open(descriptor).map_err(unusable)?;
-        let ledger = Self { words, kept: Mutex::default() };
+        let ledger = Self::of(words);
         if ledger.words.len() != WORDS || ledger.word(0)?.load(Acquire) != MAGIC {
             return Err(Error::new(Errno::INVAL, "the ledger is of another version"));
         }
+        ledger.is_search_kept.store(ledger.had_search(), Relaxed);
         Ok(ledger)
+    }
+
+    fn of(words: SharedWords) -> Self {
+        Self {
+            words,
+            kept: Mutex::default(),
+            search: Mutex::default(),
+            is_search_kept: AtomicBool::new(false),
+        }
+    }
+
+    /// A word of a search; None beyond its end.
+    pub(super) fn search_word(&self, at: usize) -> Option<&AtomicU64> {
+        (at < search::WORDS).then(|| self.words.word(SEARCH + at)).flatten()
+    }
+
+    /// Gives the memory of a search back, but for its first words.
+    pub(super) fn give_search_back(&self) {
+        if let Err(error) = self.words.clear(SEARCH + PAGE, search::WORDS - PAGE) {
+            tracing::debug!(%error, "memory of the ledger stays");
+        }
     }
 
     /// Its memory, for a successor.

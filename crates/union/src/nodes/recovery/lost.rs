@@ -11,13 +11,23 @@ use vellum_vfs::NodeId;
 
 /// Ids that the kernel does not hold, and how often it is said to have looked them up.
 #[derive(Debug, Default)]
-pub struct NotHeld(Vec<(NodeId, u64)>);
+pub struct NotHeld {
+    lost: Vec<(NodeId, u64)>,
+    /// Ids of the predecessor that are left, these among them.
+    left: usize,
+}
 
 impl NotHeld {
     /// Whether there are none.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.lost.is_empty()
+    }
+
+    /// Whether no id of the predecessor is left, so that there never will be any.
+    #[must_use]
+    pub const fn is_last(&self) -> bool {
+        self.left == 0
     }
 }
 
@@ -30,12 +40,16 @@ impl Core {
             return Some(NotHeld::default());
         };
         // Ids of this process are in its table.
-        let is_lost = |record: &Record| {
-            record.id != NodeId::ROOT
-                && self.nodes.recovery.is_of_predecessor(record.id)
-                && !kernel.notifier.holds(record.id)
-        };
-        Some(NotHeld(ledger.records().filter(is_lost).map(|record| (record.id, record.lookups)).collect()))
+        let is_old =
+            |record: &Record| record.id != NodeId::ROOT && self.nodes.recovery.is_of_predecessor(record.id);
+        let mut found = NotHeld::default();
+        for record in ledger.records().filter(is_old) {
+            found.left += 1;
+            if !kernel.notifier.holds(record.id) {
+                found.lost.push((record.id, record.lookups));
+            }
+        }
+        Some(found)
     }
 
     /// Forgets those that the kernel still does not hold, and has not been told of in between: no answer takes as long as the caller has
@@ -46,6 +60,6 @@ impl Core {
             self.nodes.is_held_as_often(id, lookups) && !kernel.notifier.holds(id)
         };
         // Not more often than then: an answer may be on its way now.
-        before.0.iter().filter(is_lost).map(|(id, lookups)| self.forget(*id, *lookups)).count()
+        before.lost.iter().filter(is_lost).map(|(id, lookups)| self.forget(*id, *lookups)).count()
     }
 }

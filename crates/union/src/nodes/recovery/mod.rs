@@ -4,3 +4,4 @@ pub(crate) mod ledger;
 pub(crate) mod lost;
 pub(crate) mod pending;
 pub(crate) mod recover;
+pub(crate) mod search;

@@ -43,7 +43,7 @@ impl Core {
             }
             if record.flags.contains(Flags::NAMING) {
                 match self.resume_naming(record.id) {
-                    Ok(()) => ledger.clear(record.id, Flags::NAMING),
+                    Ok(()) => self.nodes.settle_naming(ledger, record.id),
                     Err(error) => {
                         tracing::warn!(%error, node = record.id.0, "names of a file may be those of two files now");
                     }
@@ -108,7 +108,7 @@ impl Core {
         };
         let own = self.layers.own_mark_of(&*object).ok_or(stale("no mark"))?;
         self.nodes.links((0, object.stat()?.ino), &node);
-        for path in self.layers.paths_to_origin(&own)? {
+        for path in self.layers.paths_to_origin(&own, self.nodes.ledger())? {
             let (above, name) =
                 path.split_at(path.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1));
             let (Some(parent), Some(other)) = (self.walk(above)?, self.walk(&path)?) else { continue };
@@ -351,7 +351,7 @@ impl Core {
         let Adopted::Other(object) = adopted else { return Err(stale("a directory")) };
         let attr = object.stat()?;
         let mut own = self.layers.own_mark_of(&*object);
-        if let Some(mark) = own.filter(|own| own.below && (own.cut || attr.size == 0) && attr.is_file()) {
+        if let Some(mark) = own.filter(|own| own.may_be_in_a_cut(&attr)) {
             own = Some(partial::end_cut(&*object, self.upper.space(), mark, attr.size)?);
         }
         let null_device = own.is_some_and(|own| own.null_device) && attr.is_file() && attr.size == 0;
@@ -618,8 +618,13 @@ impl Nodes {
     /// The copy has all of them, or none.
     pub(crate) fn ends_naming(&self, node: &Node) {
         if let Some(ledger) = self.ledger() {
-            ledger.clear(node.id, Flags::NAMING);
+            self.settle_naming(ledger, node.id);
         }
+    }
+
+    fn settle_naming(&self, ledger: &Ledger, id: NodeId) {
+        ledger.clear(id, Flags::NAMING);
+        ledger.end_search();
     }
 
     /// Before a file loses one of several names: another one, by which it is found. By the one that is gone nothing would be found, and

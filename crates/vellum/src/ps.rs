@@ -1,0 +1,26 @@
+//! `vellum ps`: the containers that are there.
+
+use crate::checkpoint::{age, plain};
+use crate::cli::PsArgs;
+use crate::json::pretty;
+use std::fmt::Write;
+use vellum_engine::Failure;
+use vellum_engine::container::{Listed, list};
+
+/// What is printed.
+pub fn run(arguments: &PsArgs) -> Result<String, Failure> {
+    let all = list(arguments.state.as_deref())?;
+    if arguments.json { pretty(&all) } else { Ok(table(&all)) }
+}
+
+fn table(all: &[Listed]) -> String {
+    let width = all.iter().map(|one| one.name.len()).max().unwrap_or(0).max(4);
+    let mut text = format!("{:width$}  {:>7}  {:<12}  {:<10}  COMMAND\n", "NAME", "PID", "CREATED", "STATE");
+    for Listed { name, state, pid, created, command } in all {
+        let pid = pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
+        let command = plain(command.as_deref().unwrap_or("-"));
+        let (created, state) = (age(*created), state.word());
+        let _ = writeln!(text, "{name:width$}  {pid:>7}  {created:<12}  {state:<10}  {command}");
+    }
+    text
+}

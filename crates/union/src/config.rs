@@ -59,6 +59,10 @@ pub const PARTIAL_FROM: u64 = 128 << 10;
 /// and a partial one costs a request for each write: to copy 1 MiB takes as long as a hundred of them.
 pub const PARTIAL_FROM_PASSTHROUGH: u64 = 1 << 20;
 
+/// Smallest file of a lower layer that the kernel is given to read in `passthrough`, in bytes, if it is no program. A smaller one costs one
+/// request to read, which is what it costs to give it.
+pub const PASSTHROUGH_FROM: u64 = 64 << 10;
+
 /// What a union is made of.
 #[derive(Clone)]
 pub struct UnionConfig {
@@ -68,6 +72,9 @@ pub struct UnionConfig {
     pub lowers: Vec<Arc<dyn Branch>>,
     /// How files are served.
     pub profile: Profile,
+    /// In `passthrough`: files of lower layers that are smaller, and no programs, are read through the kernel's page cache, so that they
+    /// stay one file when they are written to.
+    pub passthrough_from: u64,
     /// Mapping of user ids between the layers and the mount.
     pub uid_map: IdMap,
     /// Mapping of group ids between the layers and the mount.
@@ -127,6 +134,7 @@ impl UnionConfig {
             upper: None,
             lowers: Vec::new(),
             profile: Profile::default(),
+            passthrough_from: 0,
             uid_map: IdMap::default(),
             gid_map: IdMap::default(),
             squash: Squash::default(),

@@ -55,8 +55,8 @@ mod union;
 
 pub use coherence::generations::{Generations, Mappable};
 pub use config::{
-    DURABLE, OverrideStat, PARTIAL_FROM, PARTIAL_FROM_PASSTHROUGH, Profile, Run, Squash, UnionConfig,
-    UpperConfig,
+    DURABLE, OverrideStat, PARTIAL_FROM, PARTIAL_FROM_PASSTHROUGH, PASSTHROUGH_FROM, Profile, Run, Squash,
+    UnionConfig, UpperConfig,
 };
 pub use extents::OwnBlocks;
 pub use handout::Directory;

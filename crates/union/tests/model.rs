@@ -68,26 +68,30 @@ fn number(variable: &str) -> Option<u64> {
 
 fn setup(privileged: bool, passthrough: bool, door: bool) -> impl Strategy<Value = Setup> {
     let layers = proptest::collection::vec(proptest::collection::vec(base::placed(), 0..14), 0..4);
-    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), proptest::bool::weighted(0.3));
+    let even = any::<bool>;
+    let flags = (even(), even(), even(), even(), proptest::bool::weighted(0.3), even());
     let likely = || proptest::bool::weighted(0.8);
     let disk = (likely(), likely(), likely(), proptest::bool::weighted(0.2));
-    (layers, flags, disk).prop_map(move |(base, (far, metacopy, exports, few_handles, behind), disk)| Setup {
-        base,
-        far,
-        metacopy,
-        passthrough,
-        exports: exports || door,
-        few_handles,
-        behind: behind && !door,
-        door,
-        disk: Abilities {
-            privileged,
-            unnamed: disk.0,
-            rename_whiteout: disk.1,
-            exchange: disk.2,
-            reflink: disk.3,
+    (layers, flags, disk).prop_map(
+        move |(base, (far, metacopy, exports, few_handles, behind, one_file), disk)| Setup {
+            base,
+            far,
+            metacopy,
+            passthrough,
+            one_file,
+            exports: exports || door,
+            few_handles,
+            behind: behind && !door,
+            door,
+            disk: Abilities {
+                privileged,
+                unnamed: disk.0,
+                rename_whiteout: disk.1,
+                exchange: disk.2,
+                reflink: disk.3,
+            },
         },
-    })
+    )
 }
 
 /// How many sequences were tried.

@@ -1,5 +1,7 @@
 //! Pools: what a tenant may use holds for the services of its mounts, and who is not in a pool is not touched by any.
 
+mod little_memory;
+
 use super::Case;
 use super::checkpoint::support::eventually;
 use crate::harness::mount::MountKind;
@@ -18,6 +20,7 @@ pub(super) const CASES: &[Case] = &[
     Case::once("pool/the-tenant-pays", 60, the_tenant_pays),
     Case::once("pool/memory-is-limited", 60, memory_is_limited),
     Case::once("pool/names-are-bounded", 120, names_are_bounded),
+    Case::once("pool/too-little-memory", 120, little_memory::too_little),
     Case::once("pool/processors", 60, processors),
     Case::once("pool/layers-belong-to-pools", 60, layers_belong_to_pools),
     Case::once("pool/uid-range", 60, uid_range),

@@ -68,6 +68,10 @@ pub fn build_kept(config: &Config, layers: Layers, kept: Kept) -> std::result::R
         handles: handles(),
         ..UnionConfig::new()
     };
+    // Where nobody writes, nothing has to stay one file.
+    if config.writable() {
+        wanted.passthrough_from = vellum_union::PASSTHROUGH_FROM;
+    }
     match config.block_copy {
         BlockCopy::Usual if config.profile == Profile::Passthrough => {
             wanted.partial_from = Some(vellum_union::PARTIAL_FROM_PASSTHROUGH);

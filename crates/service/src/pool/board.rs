@@ -119,3 +119,21 @@ impl Board {
         self.get(Word::Ending) != 0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lives_that_end_soon_after_each_other_for_want_of_memory_are_counted() {
+        let board = Board::create(0).unwrap();
+        // The machine has been up for less than that.
+        assert_eq!(board.count_starved(7, 60), 1);
+        for (second, count) in [(7, 2), (66, 3), (125, 4), (185, 1), (186, 2), (900, 1)] {
+            assert_eq!(board.count_starved(second, 60), count, "in second {second}");
+        }
+        // A supervisor that was killed itself leaves it to its heir.
+        let heirs = board;
+        assert_eq!((heirs.count_starved(901, 60), board.count_starved(902, 60)), (2, 3));
+    }
+}

@@ -55,13 +55,23 @@ impl Watched {
             return Self::default();
         };
         let own = Some(top.join(&path)).filter(|own| own.is_dir()).unwrap_or_else(|| top.clone());
-        let (limit, kills) = match version {
-            Version::One => ("memory.limit_in_bytes", "memory.oom_control"),
-            Version::Two => ("memory.max", "memory.events"),
-        };
         let dirs = own.ancestors().take_while(|dir| dir.starts_with(&top));
+        let limit = match version {
+            Version::One => "memory.limit_in_bytes",
+            Version::Two => "memory.max",
+        };
         let limits = dirs.filter_map(|dir| File::open(dir.join(limit)).ok()).collect();
-        Self { limits, kills: File::open(own.join(kills)).ok(), path }
+        Self { limits, kills: Self::kills_of(version, &own), path }
+    }
+
+    /// What counts who was killed in the group itself: of a container below it the service knows nothing.
+    fn kills_of(version: Version, own: &Path) -> Option<File> {
+        let names: &[&str] = match version {
+            Version::One => &["memory.oom_control"],
+            // Before Linux 5.2 there is only the second, which counts those below, too.
+            Version::Two => &["memory.events.local", "memory.events"],
+        };
+        names.iter().find_map(|name| File::open(own.join(name)).ok())
     }
 }
 
@@ -78,8 +88,11 @@ pub(crate) fn limit() -> Option<u64> {
 
 /// How often somebody has been killed in the own group for want of memory.
 pub(crate) fn kills() -> u64 {
-    let text = WATCHED.get().and_then(|watched| text(watched.kills.as_ref()?)).unwrap_or_default();
-    sum(&text, ["oom_kill ", "oom_kill "])
+    WATCHED.get().and_then(|watched| kills_in(watched.kills.as_ref()?)).unwrap_or_default()
+}
+
+fn kills_in(counts: &File) -> Option<u64> {
+    text(counts)?.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
 }
 
 /// The own group, as the kernel calls it.
@@ -308,6 +321,19 @@ mod tests {
         // It changes while it is open.
         fs::write(dir.path().join("a/memory.high"), (300 * MIB).to_string()).unwrap();
         assert_eq!(both.room(250 * MIB), (300 * MIB - 300 * MIB / 8) - 140 * MIB);
+    }
+
+    #[test]
+    fn who_was_killed_in_the_group_itself_is_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
+        let kills = |version| kills_in(&Watched::kills_of(version, dir.path())?);
+        assert_eq!((kills(Version::One), kills(Version::Two)), (None, None));
+        write("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n");
+        write("memory.events", "low 0\noom 9\noom_kill 8\noom_group_kill 1\n");
+        assert_eq!((kills(Version::One), kills(Version::Two)), (Some(3), Some(8)));
+        write("memory.events.local", "low 0\noom 9\noom_kill 2\noom_group_kill 0\n");
+        assert_eq!(kills(Version::Two), Some(2), "with those of containers below");
     }
 
     #[test]

@@ -137,14 +137,15 @@ impl Layers {
                     self.in_layer(layer, error.at(name.to_bytes())).doing("opening a partial file")
                 })?;
                 let Some(partial) = assembled else {
-                    return Ok(Io { file: own, writable, partial: None });
+                    return Ok(Io::new(own, writable));
                 };
                 let partial = Arc::new(partial);
                 *known = Arc::downgrade(&partial);
                 partial
             }
         };
-        Ok(Io { file: Arc::clone(&partial) as Arc<dyn BranchFile>, writable, partial: Some(partial) })
+        let file = Arc::clone(&partial) as Arc<dyn BranchFile>;
+        Ok(Io { partial: Some(partial), ..Io::new(file, writable) })
     }
 }
 

@@ -254,6 +254,14 @@ pub(crate) struct Io {
     pub(crate) writable: bool,
     /// The file with its map of blocks, if it is partial.
     pub(crate) partial: Option<Arc<PartialFile>>,
+    /// In `passthrough`: the kernel is not given it to read.
+    pub(crate) through_cache: bool,
+}
+
+impl Io {
+    pub(crate) const fn new(file: Arc<dyn BranchFile>, writable: bool) -> Self {
+        Self { file, writable, partial: None, through_cache: false }
+    }
 }
 
 /// Where a file lives.

@@ -364,7 +364,7 @@ impl Layers {
 
     /// Keeps the open file of a new or newly opened upper file.
     pub(crate) fn keep_io(&self, file: &File, open: Arc<dyn BranchFile>) {
-        let (io, filled) = file.io.fill(Arc::new(Io { file: open, writable: true, partial: None }));
+        let (io, filled) = file.io.fill(Arc::new(Io::new(open, true)));
         if filled {
             self.watch(&**file, io.file.as_descriptor());
         }

@@ -6,6 +6,7 @@ use crate::layers::Layers;
 use crate::layers::attrs::without_set_ids;
 use crate::layers::read::read_full;
 use crate::nodes::Nodes;
+use crate::nodes::busy::ANY_EXECUTE;
 use crate::nodes::node::{At, File, Io, Node};
 use crate::nodes::recovery::ledger::Flags;
 use crate::ops::forget::is_gone;
@@ -13,7 +14,7 @@ use crate::union::Core;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use vellum_vfs::{
-    BranchFile, Context, Duties, Errno, Error, FileKind, OpenIo, OpenMode, Result, SetAttr, SetTime,
+    Attr, BranchFile, Context, Duties, Errno, Error, FileKind, OpenIo, OpenMode, Result, SetAttr, SetTime,
     WriteFlags,
 };
 
@@ -22,6 +23,12 @@ const O_TRUNC: u32 = 0o1000;
 const O_DSYNC: u32 = 0o10000;
 /// The kernel opens it to run it (`FMODE_EXEC`).
 const FMODE_EXEC: u32 = 0o40;
+
+/// Whether a file of a lower layer is read through the kernel's page cache even in `passthrough`: a small one that is no program. It stays one
+/// file for the kernel then, whoever writes to it: who has it open sees that, and locks exclude each other.
+const fn is_read_through_cache(lower: &Attr, passthrough_from: u64) -> bool {
+    lower.size < passthrough_from && lower.mode & ANY_EXECUTE == 0
+}
 
 impl Layers {
     /// The open file to read from.
@@ -36,15 +43,15 @@ impl Layers {
         }
         let io = match (&state.below, &state.at) {
             (Some(below), _) if state.partial => self.open_partial(file, &state, below)?,
-            (Some(below), _) => Io { file: self.open_below(below)?, writable: false, partial: None },
-            (None, At::Lower(at)) => Io { file: self.open_lower(at)?, writable: false, partial: None },
+            (Some(below), _) => self.below_io(self.open_below(below)?)?,
+            (None, At::Lower(at)) => self.below_io(self.open_lower(at)?)?,
             (None, At::Upper | At::Held(_)) => {
                 let (_, target) = self.target_of(&state)?;
                 match state.open(&target, OpenMode::READ | OpenMode::WRITE) {
-                    Ok(file) => Io { file, writable: true, partial: None },
+                    Ok(file) => Io::new(file, true),
                     // An upper that an unprivileged service may only read.
                     Err(e) if matches!(e.errno(), Errno::ACCESS | Errno::ROFS | Errno::PERM) => {
-                        Io { file: state.open(&target, OpenMode::READ)?, writable: false, partial: None }
+                        Io::new(state.open(&target, OpenMode::READ)?, false)
                     }
                     Err(e) => return Err(e),
                 }
@@ -56,6 +63,13 @@ impl Layers {
             self.watch(&**file, io.file.as_descriptor());
         }
         Ok(io)
+    }
+
+    /// A file of a lower layer, opened.
+    fn below_io(&self, file: Arc<dyn BranchFile>) -> Result<Io> {
+        let from = self.config.passthrough_from;
+        let through_cache = from > 0 && self.is_passthrough() && is_read_through_cache(&file.stat()?, from);
+        Ok(Io { through_cache, ..Io::new(file, false) })
     }
 
     pub(crate) fn read(&self, node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
@@ -242,7 +256,10 @@ impl Core {
             if io.writable && node.marks().stale.load(Relaxed) {
                 return Err(stale());
             }
-            if !io.writable && (io.file.descriptor().is_some() || io.file.lent().is_some()) {
+            if !io.writable
+                && !io.through_cache
+                && (io.file.descriptor().is_some() || io.file.lent().is_some())
+            {
                 node.marks().lower_passthrough.store(true, Relaxed);
                 self.nodes.write_flags(node, Flags::LOWER_OPEN);
                 // A copy-up that did not see the mark has replaced the file by now.
@@ -273,7 +290,9 @@ impl Core {
             return Ok(OpenIo::Cached { keep: !node.marks().alias });
         }
         match descriptor {
-            Some(descriptor) if file.count_of_cached_opens() == 0 => Ok(OpenIo::Passthrough(descriptor)),
+            Some(descriptor) if !io.through_cache && file.count_of_cached_opens() == 0 => {
+                Ok(OpenIo::Passthrough(descriptor))
+            }
             _ => {
                 self.nodes.count_cached(node, file, 1);
                 Ok(OpenIo::Cached { keep: !node.marks().alias })

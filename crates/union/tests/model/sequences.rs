@@ -18,6 +18,7 @@ fn setup(base: Vec<Vec<Placed>>) -> Setup {
         far: false,
         metacopy: false,
         passthrough: false,
+        one_file: false,
         exports: false,
         few_handles: false,
         behind: false,
@@ -115,6 +116,9 @@ fn a_refused_open_cuts_nothing() {
     setup.passthrough = true;
     let ops =
         [Op::Lookup(0, 1), Op::Open { file: 0, how: 0 }, Op::Unlink(0, 1), Op::Open { file: 0, how: 2 }];
+    run(&setup, &ops);
+    // Nor is it refused where the kernel was not given the lower file.
+    setup.one_file = true;
     run(&setup, &ops);
 }
 

@@ -40,6 +40,8 @@ pub struct Setup {
     pub far: bool,
     pub metacopy: bool,
     pub passthrough: bool,
+    /// The kernel is given programs of lower layers only, then.
+    pub one_file: bool,
     /// The front may ask for handles.
     pub exports: bool,
     /// As few handles as can be.
@@ -212,6 +214,7 @@ impl World {
         config.metacopy = self.setup.metacopy;
         if self.setup.passthrough {
             config.profile = Profile::Passthrough;
+            config.passthrough_from = if self.setup.one_file { u64::MAX } else { 0 };
         }
         if self.setup.behind {
             config.upper = config.upper.take().map(common::behind);

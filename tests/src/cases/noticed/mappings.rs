@@ -1,60 +1,159 @@
 //! Mappings, holes and copies: every way to the data shows the same.
 
 use super::filled;
+use crate::harness::mount::MountKind;
 use crate::harness::outcome::{Outcome, Stop, ensure, ensure_eq};
 use crate::harness::raw::Mapping;
-use crate::harness::{Cx, Profile, rng};
-use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, SeekFrom, Timespec, Timestamps};
+use crate::harness::{Cx, Mount, Profile, rng};
+use rustix::fs::{
+    AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom, Timespec, Timestamps,
+};
 use rustix::io::Errno;
+use std::fmt::Debug;
 use std::fs;
+use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 const PAGE: usize = 4096;
 
+/// Files of a lower layer as `passthrough` gives them to the kernel, by which size.
+const SIZES: [(&str, usize); 2] = [("small", 4 * PAGE), ("large", 32 * PAGE)];
+
 pub(super) fn before_copy_up(cx: &Cx) -> Outcome {
     let (_layers, mut mount) = filled(cx, |dir| {
-        fs::write(dir.join("mapped"), vec![b'a'; 4 * PAGE])?;
-        Ok(fs::write(dir.join("read"), vec![b'a'; 4 * PAGE])?)
+        for (size, len) in SIZES {
+            fs::write(dir.join(format!("mapped-{size}")), vec![b'a'; len])?;
+            fs::write(dir.join(format!("read-{size}")), vec![b'a'; len])?;
+        }
+        Ok(())
     })?;
-    let open = |name: &str, flags| rustix::fs::open(mount.path(name), flags, Mode::empty());
-    let early = open("mapped", OFlags::RDONLY)?;
-    let map = Mapping::shared(early.as_fd(), 4 * PAGE, false)?;
-    ensure_eq!(map.read(0, 2), b"aa", "mapped before");
-    let reader = open("read", OFlags::RDONLY)?;
-    for name in ["mapped", "read"] {
-        let writer = open(name, OFlags::RDWR)?;
-        rustix::io::pwrite(&writer, b"bb", PAGE as u64)?;
-    }
-    // In the cached profile there is one file for the kernel, in the other the lower one stays that of old descriptors.
-    let shown: &[u8] = if cx.profile == Some(Profile::Cached) { b"bb" } else { b"aa" };
-    let mut seen = vec![0; 4 * PAGE];
-    let mut whole = vec![b'a'; 4 * PAGE];
-    whole[PAGE..PAGE + 2].copy_from_slice(shown);
-    ensure_eq!(rustix::io::pread(&reader, &mut seen[..], 0)?, 4 * PAGE, "bytes of an open descriptor");
-    ensure!(seen == whole, "an open descriptor after copy-up: {}", seen[PAGE..PAGE + 2].escape_ascii());
-    let mapped = map.read(0, 4 * PAGE);
-    ensure!(mapped == whole, "a mapping made before copy-up: {}", mapped[PAGE..PAGE + 2].escape_ascii());
-    whole[PAGE..PAGE + 2].copy_from_slice(b"bb");
-    for (name, old) in [("mapped", &early), ("read", &reader)] {
-        ensure!(fs::read(mount.path(name))? == whole, "{name}: opened after copy-up");
-        let again = format!("/proc/self/fd/{}", old.as_raw_fd());
-        let again = rustix::fs::open(again, OFlags::RDONLY, Mode::empty());
-        match cx.profile {
-            Some(Profile::Passthrough) => {
-                ensure_eq!(again.err(), Some(Errno::STALE), "{name}: the old descriptor, opened again")
+    for (size, len) in SIZES {
+        let open = |name: &str, flags| rustix::fs::open(mount.path(name), flags, Mode::empty());
+        let (mapped, read) = (format!("mapped-{size}"), format!("read-{size}"));
+        let early = open(&mapped, OFlags::RDONLY)?;
+        let map = Mapping::shared(early.as_fd(), len, false)?;
+        ensure_eq!(map.read(0, 2), b"aa", "mapped before");
+        let reader = open(&read, OFlags::RDONLY)?;
+        for name in [&mapped, &read] {
+            let writer = open(name, OFlags::RDWR)?;
+            rustix::io::pwrite(&writer, b"bb", PAGE as u64)?;
+        }
+        // What the kernel was given stays what old descriptors have; else there is one file for it.
+        let given = cx.profile == Some(Profile::Passthrough) && size == "large";
+        let shown: &[u8] = if given { b"aa" } else { b"bb" };
+        let mut seen = vec![0; len];
+        let mut whole = vec![b'a'; len];
+        whole[PAGE..PAGE + 2].copy_from_slice(shown);
+        ensure_eq!(rustix::io::pread(&reader, &mut seen[..], 0)?, len, "bytes of an open descriptor");
+        ensure!(seen == whole, "an open descriptor after copy-up: {}", seen[PAGE..PAGE + 2].escape_ascii());
+        let mapped_now = map.read(0, len);
+        let found = mapped_now[PAGE..PAGE + 2].escape_ascii();
+        ensure!(mapped_now == whole, "a mapping made before copy-up: {found}");
+        whole[PAGE..PAGE + 2].copy_from_slice(b"bb");
+        for (name, old) in [(&mapped, &early), (&read, &reader)] {
+            ensure!(fs::read(mount.path(name))? == whole, "{name}: opened after copy-up");
+            let again = format!("/proc/self/fd/{}", old.as_raw_fd());
+            let again = rustix::fs::open(again, OFlags::RDONLY, Mode::empty());
+            if given {
+                ensure_eq!(again.err(), Some(Errno::STALE), "{name}: the old descriptor, opened again");
+            } else {
+                ensure_eq!(rustix::io::pread(again?, &mut seen[..], 0)?, len, "{name}: bytes");
             }
-            _ => ensure_eq!(rustix::io::pread(again?, &mut seen[..], 0)?, 4 * PAGE, "{name}: bytes"),
         }
     }
-    drop(map);
-    drop((early, reader));
     mount.remount()?;
-    for name in ["mapped", "read"] {
-        ensure!(fs::read(mount.path(name))? == whole, "{name}: after a remount");
+    for (size, len) in SIZES {
+        let mut whole = vec![b'a'; len];
+        whole[PAGE..PAGE + 2].copy_from_slice(b"bb");
+        for name in [format!("mapped-{size}"), format!("read-{size}")] {
+            ensure!(fs::read(mount.path(&name))? == whole, "{name}: after a remount");
+        }
     }
     mount.unmount()
+}
+
+/// What somebody sees who has opened small files of a lower layer before others change them for the first time: the same as in the kernel's
+/// overlayfs.
+pub(super) fn one_file(cx: &Cx) -> Outcome {
+    let mut seen = Vec::new();
+    for (name, kind) in [("union", MountKind::under_test()), ("kernel", MountKind::Kernel)] {
+        let layers = cx.layers(name, 1)?;
+        for name in ["lock", "log", "cut", "mode", "gone", "replaced", "other"] {
+            fs::write(layers.lower().join(name), "as it was\n")?;
+        }
+        let profile = if kind == MountKind::Kernel { None } else { cx.profile };
+        let mut mount = Mount::new(kind, profile, &layers, &[])?;
+        seen.push(look_on(&mount)?);
+        mount.unmount()?;
+    }
+    ensure_eq!(seen[0], seen[1], "what is seen, and what is seen in the kernel's overlayfs");
+    Ok(())
+}
+
+fn look_on(mount: &Mount) -> Outcome<Vec<String>> {
+    let open = |name: &str, flags| rustix::fs::open(mount.path(name), flags, Mode::empty());
+    let mut said = Vec::new();
+    let mut say = |what: &str, seen: &dyn Debug| said.push(format!("{what}: {seen:?}"));
+    let exclusive = |of: &OwnedFd| rustix::fs::flock(of, FlockOperation::NonBlockingLockExclusive);
+    let old = open("lock", OFlags::RDONLY)?;
+    say("the first lock", &exclusive(&old));
+    let new = open("lock", OFlags::RDWR)?;
+    say("the second lock", &exclusive(&new));
+    rustix::fs::flock(&old, FlockOperation::Unlock)?;
+    say("the second lock, later", &exclusive(&new));
+    say("the first lock again", &exclusive(&old));
+
+    let mut log = fs::File::from(open("log", OFlags::RDONLY)?);
+    let mut all = String::new();
+    log.read_to_string(&mut all)?;
+    for line in ["more\n", "and more\n"] {
+        let by_name = open("log", OFlags::WRONLY | OFlags::APPEND)?;
+        rustix::io::write(&by_name, line.as_bytes())?;
+        log.read_to_string(&mut all)?;
+    }
+    say("a log that is followed", &all);
+    say("its size", &log.metadata()?.len());
+
+    let cut = open("cut", OFlags::RDONLY)?;
+    drop(open("cut", OFlags::WRONLY | OFlags::TRUNC)?);
+    say("a file that was cut", &rustix::io::pread(&cut, &mut [0; 16], 0));
+    fs::write(mount.path("cut"), "new")?;
+    let mut bytes = [0; 16];
+    say("and written", &(rustix::io::pread(&cut, &mut bytes, 0), bytes));
+
+    let old = open("mode", OFlags::RDONLY)?;
+    fs::write(mount.path("mode"), "written")?;
+    rustix::fs::fchmod(&old, Mode::from_raw_mode(0o600))?;
+    say("a mode that was set by the old descriptor", &(fs::metadata(mount.path("mode"))?.mode() & 0o7777));
+    fs::write(mount.path("mode"), "written again")?;
+    say("the old descriptor's size", &rustix::fs::fstat(&old)?.st_size);
+
+    let gone = open("gone", OFlags::RDONLY)?;
+    drop(open("gone", OFlags::RDWR)?);
+    fs::remove_file(mount.path("gone"))?;
+    let again = |of: &OwnedFd, flags| {
+        rustix::fs::open(format!("/proc/self/fd/{}", of.as_raw_fd()), flags, Mode::empty())
+    };
+    let by_number = again(&gone, OFlags::RDWR);
+    let wrote = by_number.as_ref().map(|file| rustix::io::pwrite(file, b"W", 0));
+    let mut bytes = [0; 4];
+    say(
+        "a removed file, by its number",
+        &(wrote.map_err(|e| *e), rustix::io::pread(&gone, &mut bytes, 0), bytes),
+    );
+
+    let replaced = open("replaced", OFlags::RDONLY)?;
+    fs::write(mount.path("replaced"), "written")?;
+    fs::rename(mount.path("other"), mount.path("replaced"))?;
+    let mut bytes = [0; 7];
+    say("a file that another one replaced", &(rustix::io::pread(&replaced, &mut bytes, 0), bytes));
+    say(
+        "by its number",
+        &again(&replaced, OFlags::RDONLY).map(|file| rustix::fs::fstat(&file).map(|s| s.st_nlink)),
+    );
+    Ok(said)
 }
 
 pub(super) fn agree(cx: &Cx) -> Outcome {

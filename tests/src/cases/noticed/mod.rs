@@ -69,6 +69,7 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("noticed/listing-while-entries-change", 60, directories::changing),
     Case::mounted("noticed/large-copy-up-delays-nobody", 120, directories::large_copy_up),
     Case::mounted("noticed/mapping-before-copy-up", 60, mappings::before_copy_up),
+    Case::mounted("noticed/one-file-over-copy-up", 60, mappings::one_file),
     Case::mounted("noticed/mapping-and-reads-agree", 60, mappings::agree),
     Case::mounted("noticed/times-of-mappings", 60, mappings::times),
     Case::mounted("noticed/holes", 60, mappings::holes),

@@ -107,25 +107,36 @@ pub(super) fn device_zero(cx: &Cx) -> Outcome {
 
 /// POSIX has the rename of a file over another one of its names do nothing, and nobody needs a permission for that.
 pub(super) fn over_own_name(cx: &Cx) -> Outcome {
-    let (_layers, mut mount) = filled(cx, |dir| Ok(fs::write(dir.join("one"), "below")?))?;
-    let (one, other) = (mount.path("one"), mount.path("other"));
-    fs::hard_link(&one, &other)?;
-    ensure_eq!(fs::read(&one)?, b"below", "before the copy-up");
-    let reader = File::open(&one)?;
-    OpenOptions::new().append(true).open(&other)?.write_all(b", above")?;
-    let renamed = {
-        let _user = AsUser::new(USER, USER);
-        fs::rename(&one, &other).map_err(|error| error.raw_os_error())
-    };
-    let expected = match cx.profile {
-        Some(Profile::Passthrough) => Err(Some(libc::EACCES)),
-        _ => Ok(()),
-    };
-    ensure_eq!(renamed, expected, "by a user that may not change the directory");
-    fs::rename(&one, &other)?;
-    drop(reader);
-    for name in [&one, &other] {
-        ensure_eq!(fs::read(name)?, b"below, above", "{}: after both renames", name.display());
+    let large = vec![b'b'; 64 << 10];
+    let files: [(&str, &[u8]); 2] = [("small", b"below"), ("large", &large)];
+    let (_layers, mut mount) =
+        filled(cx, |dir| files.iter().try_for_each(|(name, data)| Ok(fs::write(dir.join(name), data)?)))?;
+    for (name, data) in files {
+        let (one, other) = (mount.path(name), mount.path(&format!("{name}-too")));
+        fs::hard_link(&one, &other)?;
+        ensure_eq!(fs::read(&one)?, data, "before the copy-up");
+        let reader = File::open(&one)?;
+        OpenOptions::new().append(true).open(&other)?.write_all(b", above")?;
+        let renamed = {
+            let _user = AsUser::new(USER, USER);
+            fs::rename(&one, &other).map_err(|error| error.raw_os_error())
+        };
+        // The kernel was given the lower file, and knows two.
+        let expected = match cx.profile {
+            Some(Profile::Passthrough) if name == "large" => Err(Some(libc::EACCES)),
+            _ => Ok(()),
+        };
+        ensure_eq!(renamed, expected, "{name}: by a user that may not change the directory");
+        fs::rename(&one, &other)?;
+        drop(reader);
+        for name in [&one, &other] {
+            ensure_eq!(
+                fs::read(name)?,
+                [data, b", above"].concat(),
+                "{}: after both renames",
+                name.display()
+            );
+        }
     }
     mount.unmount()
 }

@@ -14,8 +14,8 @@ use vellum::options::BadInput;
 use vellum::options::argv::{self, Classic};
 use vellum::zoned::ZonedCommand;
 use vellum::{
-    balance, bench, checkpoint, doctor, flatten, help, inspect, log, metrics, mount, pool, ps, run, stats, top,
-    umount, weight, zoned,
+    balance, bench, checkpoint, doctor, flatten, help, inspect, log, metrics, mount, pool, ps, run, stats,
+    top, umount, weight, zoned,
 };
 use vellum_engine::checkpoint::{library, loopback, pause, shown};
 use vellum_engine::container::{STATUS_FAILED, remove, tied};

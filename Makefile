@@ -98,7 +98,7 @@ KILLS ?= 10000
 kills:
 	@scripts/step "build, release" cargo build --release --locked --package vellum
 	@scripts/step "build, tests" cargo build --locked --package vellum-tests
-	@VELLUM_KILLS=$(KILLS) target/debug/vellum-tests killed/
+	@VELLUM_KILLS=$(KILLS) target/debug/vellum-tests crash/
 
 # The suites of others with the upper layer in a store on a zoned device, emulated by a file, or on CephFS, or with the mount in a pool: two
 # minutes each. conformance-rootless: in a user namespace, where profile=passthrough cannot be.

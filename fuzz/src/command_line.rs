@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use vellum::options::argv::{Classic, is_subcommand, parse};
-use vellum::options::split;
+use vellum::options::tokenizer;
 
 /// Any list of arguments, parted by NUL.
 pub(crate) fn feed(bytes: &[u8]) -> bool {
@@ -15,7 +15,7 @@ pub(crate) fn feed(bytes: &[u8]) -> bool {
             for lower in &request.config.lowers {
                 let path =
                     lower.directory().map(|path| path.as_os_str().as_encoded_bytes()).unwrap_or_default();
-                assert_eq!(split::unescape(&split::escape(path)), path);
+                assert_eq!(tokenizer::unescape(&tokenizer::escape(path)), path);
             }
             true
         }

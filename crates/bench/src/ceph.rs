@@ -3,8 +3,8 @@
 //! Vellum reaches them by itself. For all others they are shown by ceph-fuse, mounted anew before each measurement, so that all begin
 //! with a client that knows nothing; one for all mounts of a task, or one for each of its tenants. Uppers are on this host, or there too.
 
+use crate::descendants;
 use crate::failure::{Failure, Result, While};
-use crate::offspring;
 use crate::service::Service;
 use crate::stop;
 use crate::testbed::Layers;
@@ -29,7 +29,7 @@ const CLEARING: Duration = Duration::from_secs(600);
 
 /// Which layers lie on CephFS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize, serde::Deserialize)]
-pub enum Far {
+pub enum CephLayers {
     /// Lower ones.
     Lower,
     /// Lower ones, uppers and their work directories.
@@ -39,9 +39,9 @@ pub enum Far {
 /// The part of a place that lies on CephFS.
 #[derive(Debug)]
 pub(crate) struct Ceph {
-    pub(crate) far: Far,
+    pub(crate) far: CephLayers,
     /// What shows it here.
-    shown: Shown,
+    shown: CephMount,
     /// The place's directory there.
     pub(crate) dir: PathBuf,
     ours: bool,
@@ -91,9 +91,9 @@ impl Drop for Client {
 
 impl Ceph {
     /// Makes it, for a place at `top`.
-    pub(crate) fn make(top: &Path, name: &Path, far: Far) -> Result<Self> {
+    pub(crate) fn make(top: &Path, name: &Path, far: CephLayers) -> Result<Self> {
         let mount = top.join(MOUNT);
-        let ceph = Self { far, dir: mount.join(name), shown: Shown::at(mount), ours: true };
+        let ceph = Self { far, dir: mount.join(name), shown: CephMount::at(mount), ours: true };
         let text = serde_json::to_vec(&(far, &ceph.dir)).doing(|| "a note")?;
         fs::write(top.join(NOTE), text).doing(|| "writing a note")?;
         fs::create_dir(&ceph.shown.mount).doing(|| "making a mount point")?;
@@ -106,7 +106,7 @@ impl Ceph {
     pub(crate) fn of_another(top: &Path) -> Option<Self> {
         let text = fs::read(top.join(NOTE)).ok()?;
         let (far, dir) = serde_json::from_slice(&text).ok()?;
-        Some(Self { far, dir, shown: Shown::at(top.join(MOUNT)), ours: false })
+        Some(Self { far, dir, shown: CephMount::at(top.join(MOUNT)), ours: false })
     }
 
     /// What Vellum calls a path in it; None: it is not in it.
@@ -148,7 +148,7 @@ impl Ceph {
         for number in 0..count {
             let mount = self.shown.mount.with_file_name(format!("{MOUNT}-{number}"));
             fs::create_dir_all(&mount).doing(|| "making a mount point")?;
-            let shown = Shown::at(mount);
+            let shown = CephMount::at(mount);
             shown.begin()?;
             tenants.shown.push(shown);
         }
@@ -177,7 +177,7 @@ impl Drop for Ceph {
 pub(crate) struct Tenants {
     /// Where all others see what they show.
     of: PathBuf,
-    shown: Vec<Shown>,
+    shown: Vec<CephMount>,
 }
 
 impl Tenants {
@@ -197,12 +197,12 @@ impl Tenants {
 
     /// The clients.
     pub(crate) fn services(&self) -> impl Iterator<Item = Service> {
-        self.shown.iter().filter_map(Shown::service)
+        self.shown.iter().filter_map(CephMount::service)
     }
 
     /// Ends them; the first failure counts.
     pub(crate) fn end(&self) -> Result<()> {
-        self.shown.iter().map(Shown::end).fold(Ok(()), Result::and)
+        self.shown.iter().map(CephMount::end).fold(Ok(()), Result::and)
     }
 }
 
@@ -216,12 +216,12 @@ impl Drop for Tenants {
 
 /// A mount point, and the ceph-fuse that is mounted there, where that is ours.
 #[derive(Debug)]
-struct Shown {
+struct CephMount {
     mount: PathBuf,
     client: Mutex<Option<Client>>,
 }
 
-impl Shown {
+impl CephMount {
     fn at(mount: PathBuf) -> Self {
         Self { mount, client: Mutex::default() }
     }
@@ -339,7 +339,7 @@ fn forget_dead_clients() {
     };
     let sessions: Vec<Session> = serde_json::from_slice(&tell(&["ls"])).unwrap_or_default();
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    for id in of_dead(&sessions, &host, offspring::lives) {
+    for id in of_dead(&sessions, &host, descendants::lives) {
         tell(&["evict", &format!("id={id}")]);
     }
 }
@@ -366,7 +366,7 @@ mod tests {
         let (all, local) = (Path::new("/a/cephfs"), PathBuf::from("/a/run/0/merged"));
         let tenants = Tenants {
             of: all.to_owned(),
-            shown: (0..2).map(|number| Shown::at(format!("/a/cephfs-{number}").into())).collect(),
+            shown: (0..2).map(|number| CephMount::at(format!("/a/cephfs-{number}").into())).collect(),
         };
         let layers = Layers {
             lower: all.join("b/lower"),

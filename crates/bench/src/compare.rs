@@ -45,7 +45,7 @@ impl Plan {
 
     /// Where each of them has its layers.
     fn places<'a>(&self, testbeds: &'a Testbeds, task: &Task) -> Result<Vec<&'a Testbed>> {
-        self.subjects_of(task).iter().map(|subject| testbeds.of(subject.kind)).collect()
+        self.subjects_of(task).iter().map(|subject| testbeds.get(subject.kind)).collect()
     }
 }
 

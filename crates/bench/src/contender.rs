@@ -1,6 +1,6 @@
 //! What is compared: a directory of the host, kernel overlayfs, and unions over FUSE.
 
-use crate::ceph::{Ceph, Far};
+use crate::ceph::{Ceph, CephLayers};
 use crate::failure::{Failure, Result, While};
 pub use crate::kind::Kind;
 use crate::pools::Pools;
@@ -101,15 +101,19 @@ impl Contender {
     }
 
     /// As [`Contender::find`], for layers on CephFS.
-    pub fn find_far(kind: Kind, programs: &Programs, far: Far) -> std::result::Result<Self, String> {
+    pub fn find_far(kind: Kind, programs: &Programs, far: CephLayers) -> std::result::Result<Self, String> {
         let why = match kind {
             _ if std::env::var_os("CEPH_CONF").is_none() => {
                 "option --ceph: CEPH_CONF names no cluster; see scripts/ceph-local"
             }
             _ if on_path("ceph-fuse").is_empty() => "no ceph-fuse on PATH; install the package ceph-fuse",
             Kind::OverlayXfs => "its layers lie on XFS",
-            Kind::Overlay if far == Far::Both => "the kernel's overlayfs takes no upper layer of ceph-fuse",
-            _ if kind.writes_behind() && far == Far::Lower => "its upper layer lies on CephFS: --ceph both",
+            Kind::Overlay if far == CephLayers::Both => {
+                "the kernel's overlayfs takes no upper layer of ceph-fuse"
+            }
+            _ if kind.writes_behind() && far == CephLayers::Lower => {
+                "its upper layer lies on CephFS: --ceph both"
+            }
             _ => return Self::find(kind, programs),
         };
         Err(why.into())
@@ -124,7 +128,7 @@ impl Contender {
         task: &Task,
         tenant: Option<(usize, &Pools)>,
         more: &str,
-    ) -> Result<Mounted> {
+    ) -> Result<MountedSubject> {
         let called = |path: &Path| {
             let far = layers.far.as_ref().filter(|_| self.kind.is_vellum());
             far.and_then(|(mount, _)| Ceph::called(mount, path)).unwrap_or_else(|| path.display().to_string())
@@ -132,7 +136,7 @@ impl Contender {
         let lower = called(&layers.lower);
         let (upper, work) = (called(&layers.upper), called(&layers.work));
         let union = format!("lowerdir={lower},upperdir={upper},workdir={work}");
-        let mut mounted = Mounted {
+        let mut mounted = MountedSubject {
             root: layers.merged.clone(),
             within: None,
             kind: self.kind,
@@ -210,7 +214,7 @@ impl Contender {
             return Err(Failure::new(format!("{} has mounted nothing", self.kind.name())));
         }
         if self.program.is_some() {
-            mounted.service = Service::of(&layers.merged);
+            mounted.service = Service::behind_mount(&layers.merged);
         }
         Ok(mounted)
     }
@@ -239,7 +243,7 @@ fn is_mount_point(path: &Path) -> bool {
 
 /// A subject that is mounted; dropping it unmounts.
 #[derive(Debug)]
-pub struct Mounted {
+pub struct MountedSubject {
     /// The root of the tree.
     pub root: PathBuf,
     /// The process that serves it, where there is one.
@@ -250,7 +254,7 @@ pub struct Mounted {
     is_mounted: bool,
 }
 
-impl Mounted {
+impl MountedSubject {
     /// Shows the lower layer, which cannot be changed there, with the upper one in place of its directory `only`.
     fn bind(&mut self, layers: &Layers, only: &str) -> Result<()> {
         let say = || "binding the host's directories";
@@ -300,7 +304,7 @@ impl Mounted {
     }
 }
 
-impl Drop for Mounted {
+impl Drop for MountedSubject {
     fn drop(&mut self) {
         if let Err(failure) = self.end() {
             eprintln!("vellum-bench: {failure}");

@@ -25,11 +25,11 @@ pub fn list(cpus: &[usize]) -> String {
 
 /// A thread that stays on some processors as long as this lives; so do threads that it starts meanwhile.
 #[derive(Debug)]
-pub struct Bound {
+pub struct CpuAffinity {
     before: CpuSet,
 }
 
-impl Bound {
+impl CpuAffinity {
     /// Binds the calling thread.
     pub fn to(cpus: &[usize]) -> Result<Self> {
         let before = sched_getaffinity(None).doing(|| "looking for processors")?;
@@ -45,7 +45,7 @@ impl Bound {
     }
 }
 
-impl Drop for Bound {
+impl Drop for CpuAffinity {
     fn drop(&mut self) {
         if let Err(error) = sched_setaffinity(None, &self.before) {
             eprintln!("vellum-bench: this thread stays on some processors: {error}");
@@ -70,7 +70,7 @@ mod tests {
     fn a_thread_is_bound_for_a_while() {
         let before = sched_getaffinity(None).unwrap();
         let first = (0..CpuSet::MAX_CPU).find(|cpu| before.is_set(*cpu)).unwrap();
-        let bound = Bound::to(&[first]).unwrap();
+        let bound = CpuAffinity::to(&[first]).unwrap();
         let now = sched_getaffinity(None).unwrap();
         assert!(now.count() == 1 && now.is_set(first));
         drop(bound);

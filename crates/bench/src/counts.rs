@@ -4,7 +4,7 @@ use crate::cacheline::{self, LineCount};
 use crate::client;
 use crate::contender::Contender;
 use crate::failure::Result;
-use crate::memcg::{Charged, Charges};
+use crate::memcg::{Charges, MemoryCharge};
 use crate::mounts::Mounts;
 use crate::requests::{Counter, Requests};
 use crate::syscalls::{Calls, SyscallCounter};
@@ -25,7 +25,7 @@ pub struct Counts {
     /// System calls of the services, where there are any.
     pub service_calls: Option<Calls>,
     /// Memory at the end that preparation and passes are charged with, the caches having been empty before.
-    pub charged: Option<Charged>,
+    pub charged: Option<MemoryCharge>,
     /// What the service does to cache lines that its threads share, for tasks that are about that.
     pub lines: Option<LinesPerOperation>,
 }

@@ -85,7 +85,7 @@ pub struct Counts {
 }
 
 /// By `task[profile]`.
-type Counted = BTreeMap<String, Counts>;
+type TaskCounts = BTreeMap<String, Counts>;
 
 /// What was counted, and on what.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -113,7 +113,7 @@ pub struct Plan<'a> {
 
 /// What came of a run in which nothing has become more.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Guarded {
+pub enum GuardOutcome {
     /// All of it was compared, or written.
     Done,
     /// Something was not compared, and why.
@@ -121,7 +121,7 @@ pub enum Guarded {
 }
 
 /// Counts, prints a table, and compares with the baseline. Fails when something has become more, or is not known.
-pub fn run(plan: &Plan<'_>) -> Result<Guarded> {
+pub fn run(plan: &Plan<'_>) -> Result<GuardOutcome> {
     let testbed = Testbed::new(plan.dir, None, SCALE)?;
     let (kernel, filesystem) = (kernel(), Machine::here(testbed.top()).filesystem);
     let known = if plan.update { None } else { Some(read(plan.baseline)?) };
@@ -129,7 +129,7 @@ pub fn run(plan: &Plan<'_>) -> Result<Guarded> {
         && (&known.kernel, &known.filesystem) != (&kernel, &filesystem)
     {
         let (theirs, on) = (&known.kernel, &known.filesystem);
-        return Ok(Guarded::NotCompared(format!(
+        return Ok(GuardOutcome::NotCompared(format!(
             "the counts are those of Linux {theirs} on {on}; this is {kernel} on {filesystem}"
         )));
     }
@@ -138,7 +138,7 @@ pub fn run(plan: &Plan<'_>) -> Result<Guarded> {
     progress.set_style(style());
     let counters =
         Counters { requests: Counter::new(testbed.top())?, calls: SyscallCounter::new(testbed.top())? };
-    let mut counted = Counted::new();
+    let mut counted = TaskCounts::new();
     for task in &tasks {
         for subject in plan.subjects {
             stop::check()?;
@@ -163,14 +163,16 @@ pub fn run(plan: &Plan<'_>) -> Result<Guarded> {
         let baseline = Baseline { kernel, filesystem, counts: counted };
         let text = serde_json::to_string_pretty(&baseline).doing(|| "writing the counts")?;
         return fs::write(plan.baseline, text + "\n")
-            .map(|()| Guarded::Done)
+            .map(|()| GuardOutcome::Done)
             .doing(|| format!("option --baseline: {}", plan.baseline.display()));
     };
-    let Judged { table, worse, left_out } = judge(&known.counts, &counted);
+    let GuardReport { table, worse, left_out } = judge(&known.counts, &counted);
     print!("{table}");
     match (worse, left_out) {
-        (0, 0) => Ok(Guarded::Done),
-        (0, _) => Ok(Guarded::NotCompared(format!("{left_out} counts of the file could not be made here"))),
+        (0, 0) => Ok(GuardOutcome::Done),
+        (0, _) => {
+            Ok(GuardOutcome::NotCompared(format!("{left_out} counts of the file could not be made here")))
+        }
         _ => Err(Failure::new(format!(
             "{worse} counts are larger than {} says; mend it, or run with --update and say why in the commit",
             plan.baseline.display()
@@ -331,7 +333,7 @@ impl Counts {
 }
 
 /// What a comparison says.
-struct Judged {
+struct GuardReport {
     /// A line for each task, and below it what has become more or less, and what was not compared.
     table: String,
     /// How many counts have become more.
@@ -340,7 +342,7 @@ struct Judged {
     left_out: usize,
 }
 
-fn judge(known: &Counted, counted: &Counted) -> Judged {
+fn judge(known: &TaskCounts, counted: &TaskCounts) -> GuardReport {
     let (mut text, mut worse, mut left_out) = (String::new(), 0, 0);
     let _ = writeln!(
         text,
@@ -378,7 +380,7 @@ fn judge(known: &Counted, counted: &Counted) -> Judged {
             let _ = writeln!(text, "    NOT COMPARED: {what}");
         }
     }
-    Judged { table: text, worse, left_out }
+    GuardReport { table: text, worse, left_out }
 }
 
 /// The largest that a count may be that was `before`.
@@ -390,7 +392,7 @@ fn at_most(before: u64, part: f64) -> u64 {
 mod tests {
     use super::*;
 
-    fn counts(lookups: u64, preads: u64, upper_kib: u64) -> Counted {
+    fn counts(lookups: u64, preads: u64, upper_kib: u64) -> TaskCounts {
         let of = |name: &str, n| BTreeMap::from([(name.to_owned(), n)]);
         let counts = Counts {
             operations: 100,
@@ -399,10 +401,10 @@ mod tests {
             upper_kib,
             ..Counts::default()
         };
-        Counted::from([("grep[cached]".to_owned(), counts)])
+        TaskCounts::from([("grep[cached]".to_owned(), counts)])
     }
 
-    fn worse(known: &Counted, counted: &Counted) -> usize {
+    fn worse(known: &TaskCounts, counted: &TaskCounts) -> usize {
         judge(known, counted).worse
     }
 
@@ -414,7 +416,7 @@ mod tests {
         assert_eq!(worse(&known, &counts(205, 200, 1000)), 1);
         assert_eq!(worse(&known, &counts(200, 252, 1000)), 0);
         assert_eq!(worse(&known, &counts(205, 253, 1025)), 3);
-        let Judged { table, worse, .. } = judge(&known, &counts(0, 0, 0));
+        let GuardReport { table, worse, .. } = judge(&known, &counts(0, 0, 0));
         assert_eq!(worse, 0);
         assert!(table.contains("less: LOOKUP: 0, was 200"));
     }
@@ -446,7 +448,7 @@ mod tests {
                 Ok(nth(done - 1, &all).remove(name).unwrap())
             });
             assert_eq!(done, looks);
-            assert_eq!(worse(&known, &Counted::from([(name.to_owned(), least.unwrap())])), expected);
+            assert_eq!(worse(&known, &TaskCounts::from([(name.to_owned(), least.unwrap())])), expected);
         }
         let mut done = 0;
         let most = most(|| {
@@ -454,7 +456,7 @@ mod tests {
             Ok(counts(done, 10 - done, 7).remove(name).unwrap())
         });
         assert_eq!(done, SAMPLES as u64);
-        assert_eq!(Counted::from([(name.to_owned(), most.unwrap())]), counts(5, 9, 7));
+        assert_eq!(TaskCounts::from([(name.to_owned(), most.unwrap())]), counts(5, 9, 7));
     }
 
     #[test]
@@ -470,19 +472,19 @@ mod tests {
         assert_eq!(worse(&known, &of(1100, 125)), 0);
         assert_eq!(worse(&known, &of(1101, 125)), 1);
         assert_eq!(worse(&known, &of(1100, 126)), 1);
-        let Judged { table, worse, .. } = judge(&of(1000, 0), &of(1000, 1));
+        let GuardReport { table, worse, .. } = judge(&of(1000, 0), &of(1000, 1));
         assert_eq!(worse, 1);
         assert!(table.contains("10.0 (10.0)") && table.contains("0.0 (0.0)"), "{table}");
         assert!(table.contains("MORE: writes to shared lines: 1, was 0"), "{table}");
         // A processor whose instructions are not stepped: that is said.
-        let Judged { table, worse, left_out } = judge(&known, &counts(200, 200, 1000));
+        let GuardReport { table, worse, left_out } = judge(&known, &counts(200, 200, 1000));
         assert_eq!((worse, left_out), (0, 2));
         assert!(table.contains("NOT COMPARED: locked instructions"), "{table}");
     }
 
     #[test]
     fn what_is_not_known_counts_as_more() {
-        assert_eq!(worse(&Counted::new(), &counts(200, 200, 1000)), 3);
+        assert_eq!(worse(&TaskCounts::new(), &counts(200, 200, 1000)), 3);
     }
 
     #[test]

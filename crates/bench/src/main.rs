@@ -7,21 +7,21 @@ use std::process::ExitCode;
 use std::time::Duration;
 use vellum_bench::arguments::{check_rounds, check_scale, directory, directory_in, write_json};
 use vellum_bench::balance;
-use vellum_bench::ceph::Far;
+use vellum_bench::ceph::CephLayers;
 use vellum_bench::compare::{self, Plan};
 use vellum_bench::contender::{self, Contender, Kind};
+use vellum_bench::descendants;
 use vellum_bench::failure::{Failure, Result, While};
 use vellum_bench::guard;
 use vellum_bench::isolation::{self, host};
-use vellum_bench::keep;
 use vellum_bench::machine::{self, Machine};
 use vellum_bench::mounts::Mounts;
-use vellum_bench::offspring;
-use vellum_bench::report::{self, Missing, Report, SubjectNote, TaskReport};
+use vellum_bench::report::{self, MissingSubject, Report, SubjectNote, TaskReport};
 use vellum_bench::roundtrip::{self, RoundTrip};
 use vellum_bench::serve;
 use vellum_bench::stop;
 use vellum_bench::store;
+use vellum_bench::stored_report;
 use vellum_bench::table;
 use vellum_bench::tasks::{self, TASKS, Task};
 use vellum_bench::testbed::Format;
@@ -102,7 +102,7 @@ struct Compare {
     format: Format,
     /// Have layers on CephFS, in the cluster of CEPH_CONF: shown by ceph-fuse to all but Vellum, which reads them through its cache. Vellum's clones are in one pool then, `host` is ceph-fuse alone, `-own` has a ceph-fuse for each tenant, and `-back` is Vellum with ceph.write=back. No bars are judged.
     #[arg(long, value_enum)]
-    ceph: Option<Far>,
+    ceph: Option<CephLayers>,
     /// Write everything that was measured to this file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -146,7 +146,7 @@ struct Table {
     tasks: Vec<String>,
     /// Which numbers.
     #[arg(long, value_enum, default_value_t)]
-    of: table::Of,
+    of: table::TableKind,
 }
 
 #[derive(Args)]
@@ -241,14 +241,16 @@ fn perform(command: Command) -> ExitCode {
     let done = match command {
         Command::Compare(args) => run_compare(&args),
         Command::Guard(args) => match run_guard(&args) {
-            Ok(guard::Guarded::NotCompared(why)) if !stop::asked() => {
+            Ok(guard::GuardOutcome::NotCompared(why)) if !stop::asked() => {
                 println!("SKIPPED: NOT COMPARED: {why}");
                 return ExitCode::from(guard::EXIT_NOT_COMPARED);
             }
             done => done.map(drop),
         },
         Command::Table(args) => table::make(&args.from, &args.tasks, args.of).map(|table| print!("{table}")),
-        Command::Keep(args) => keep::make(&args.from, &args.to).map(|kept| println!("{}", kept.display())),
+        Command::Keep(args) => {
+            stored_report::make(&args.from, &args.to).map(|kept| println!("{}", kept.display()))
+        }
         Command::Worker => serve::serve(std::io::stdin().lock(), std::io::stdout()),
         Command::Isolation(args) => run_isolation(&args),
         Command::Store(args) => run_store(&args),
@@ -332,7 +334,7 @@ fn run_compare(args: &Compare) -> Result<()> {
                 subject.options = options.iter().find(|(k, _)| *k == kind).map(|(_, more)| more.clone());
                 subjects.push(subject);
             }
-            Err(why) => missing.push(Missing { name: kind.name(), why }),
+            Err(why) => missing.push(MissingSubject { name: kind.name(), why }),
         }
     }
     let tasks = chosen_tasks(&args.tasks)?;
@@ -346,7 +348,7 @@ fn run_compare(args: &Compare) -> Result<()> {
     measure(args, tasks, subjects, missing)
 }
 
-fn check_any(subjects: &[Contender], missing: &[Missing]) -> Result<()> {
+fn check_any(subjects: &[Contender], missing: &[MissingSubject]) -> Result<()> {
     if !subjects.is_empty() {
         return Ok(());
     }
@@ -355,11 +357,15 @@ fn check_any(subjects: &[Contender], missing: &[Missing]) -> Result<()> {
 }
 
 /// The subjects without those whose library does nothing, which are missing.
-fn at_work(subjects: Vec<Contender>, testbeds: &Testbeds, missing: &mut Vec<Missing>) -> Vec<Contender> {
+fn at_work(
+    subjects: Vec<Contender>,
+    testbeds: &Testbeds,
+    missing: &mut Vec<MissingSubject>,
+) -> Vec<Contender> {
     let check = |subject: &Contender| match Mounts::check_library(subject, testbeds.main()) {
         Ok(()) => true,
         Err(failure) => {
-            missing.push(Missing { name: subject.kind.name(), why: failure.to_string() });
+            missing.push(MissingSubject { name: subject.kind.name(), why: failure.to_string() });
             false
         }
     };
@@ -370,7 +376,7 @@ fn measure(
     args: &Compare,
     tasks: Vec<&'static Task>,
     subjects: Vec<Contender>,
-    mut missing: Vec<Missing>,
+    mut missing: Vec<MissingSubject>,
 ) -> Result<()> {
     let (tasks, unable): (Vec<&'static Task>, Vec<&'static Task>) =
         tasks.into_iter().partition(|task| task.lacks().is_none());
@@ -378,7 +384,7 @@ fn measure(
         eprintln!("left out: {}: {}", task.name, task.lacks().unwrap_or_default());
     }
     stop::watch()?;
-    offspring::adopt()?;
+    descendants::adopt()?;
     let dir = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     let image = args.image.map(|mib| (args.format, mib));
     let testbeds = Testbeds::new(&dir, image, args.scale, args.ceph)?;
@@ -403,7 +409,7 @@ fn measure(
     let limit = Duration::from_secs(args.limit.into());
     let plan = Plan { tasks, subjects, rounds: args.rounds, patience, limit, counts: !args.no_counts };
     let done = compare::compare(&plan, &testbeds, |done| {
-        let mut task = TaskReport::of(done, denominator, &report.tasks);
+        let mut task = TaskReport::summarize(done, denominator, &report.tasks);
         if args.ceph.is_some() {
             // The bars are for layers on a disk of this host.
             task.results.iter_mut().for_each(|result| (result.bar, result.bar_met) = (None, None));
@@ -427,7 +433,7 @@ fn measure(
     }
 }
 
-fn run_guard(args: &Guard) -> Result<guard::Guarded> {
+fn run_guard(args: &Guard) -> Result<guard::GuardOutcome> {
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::new("counting requests and system calls needs root"));
     }
@@ -498,7 +504,7 @@ fn mount_options(text: &str) -> Result<(Kind, String)> {
         })
 }
 
-fn list(subjects: &[Contender], missing: &[Missing]) {
+fn list(subjects: &[Contender], missing: &[MissingSubject]) {
     println!("tasks:");
     for task in TASKS {
         let long = if task.long { " [long: only by name]" } else { "" };

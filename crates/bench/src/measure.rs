@@ -5,7 +5,7 @@ use crate::kernel::KernelUse;
 use crate::service::{Service, ServiceUse};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
-use vellum_sys::{Usage, UsageOf, usage};
+use vellum_sys::{Usage, UsageScope, usage};
 
 /// One run, or several passes of one divided by their number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -54,8 +54,8 @@ struct ClientUse {
 
 impl ClientUse {
     fn now() -> Result<Self> {
-        let own = usage(UsageOf::Process).doing(|| "getrusage")?;
-        let children = usage(UsageOf::Children).doing(|| "getrusage")?;
+        let own = usage(UsageScope::Process).doing(|| "getrusage")?;
+        let children = usage(UsageScope::Children).doing(|| "getrusage")?;
         let switches = |usage: &Usage| usage.switches_voluntary + usage.switches_involuntary;
         Ok(Self {
             switches: switches(&own) + switches(&children),

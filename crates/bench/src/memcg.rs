@@ -15,7 +15,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// What the two were charged with at the end, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Charged {
+pub struct MemoryCharge {
     /// This process and its children.
     pub client_bytes: u64,
     /// The service, where there is one.
@@ -65,12 +65,12 @@ impl Charges {
     }
 
     /// What both are charged with now.
-    pub fn now(&self) -> Result<Charged> {
+    pub fn now(&self) -> Result<MemoryCharge> {
         let read = |group: &Path| {
             let text = fs::read_to_string(group.join(self.home.usage)).doing(|| "reading what is charged")?;
             text.trim().parse().doing(|| "reading what is charged")
         };
-        Ok(Charged { client_bytes: read(&self.client)?, service_bytes: read(&self.service)? })
+        Ok(MemoryCharge { client_bytes: read(&self.client)?, service_bytes: read(&self.service)? })
     }
 }
 

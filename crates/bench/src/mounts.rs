@@ -2,9 +2,9 @@
 
 use crate::ceph::Tenants;
 use crate::client::Client;
-use crate::contender::{Contender, Mounted};
+use crate::contender::{Contender, MountedSubject};
+use crate::descendants;
 use crate::failure::Result;
-use crate::offspring;
 use crate::pools::Pools;
 use crate::service::Service;
 use crate::tasks::{self, Task};
@@ -16,7 +16,7 @@ use std::path::PathBuf;
 /// The mounts of a task. Dropping it unmounts them.
 #[derive(Debug)]
 pub struct Mounts {
-    mounts: Vec<Mounted>,
+    mounts: Vec<MountedSubject>,
     // After the mounts, whose services are in them.
     pools: Option<Pools>,
     // After the mounts, whose layers they show.
@@ -71,7 +71,7 @@ impl Mounts {
             .map(|(number, layers)| {
                 subject.mount(layers, task, tenant(number), &cache(number).unwrap_or_default())
             })
-            .collect::<Result<Vec<Mounted>>>()?;
+            .collect::<Result<Vec<MountedSubject>>>()?;
         if together && let Some((_, others)) = mounts.split_last_mut() {
             // One service for all: it ends after the last.
             others.iter_mut().for_each(|mounted| mounted.service = None);
@@ -175,7 +175,7 @@ impl Mounts {
             match mounted.unmount() {
                 Err(failure) if result.is_ok() => {
                     result = Err(failure);
-                    offspring::kill();
+                    descendants::kill();
                 }
                 Err(failure) => eprintln!("vellum-bench: {failure}"),
                 Ok(()) => {}

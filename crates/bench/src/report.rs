@@ -4,7 +4,7 @@ use crate::compare::{Outcome, TaskOutcome};
 use crate::contender::{Contender, Kind};
 use crate::machine::Machine;
 use crate::measure::Sample;
-use crate::memcg::Charged;
+use crate::memcg::MemoryCharge;
 use crate::requests::Requests;
 use crate::statistics::{confidence, is_noisy, median, spread};
 use crate::syscalls::Calls;
@@ -33,7 +33,7 @@ pub struct Report {
     /// Subjects that were there.
     pub subjects: Vec<SubjectNote>,
     /// Subjects that were asked for and could not be had.
-    pub missing: Vec<Missing>,
+    pub missing: Vec<MissingSubject>,
     /// Whether the run was ended before it was through.
     pub interrupted: bool,
     /// The load average of the last minute at the end, this run's own load included.
@@ -55,7 +55,7 @@ pub struct SubjectNote {
 
 /// A subject that could not take part.
 #[derive(Clone, Debug, Serialize)]
-pub struct Missing {
+pub struct MissingSubject {
     /// Its name.
     pub name: &'static str,
     /// Why, and what to do about it.
@@ -122,7 +122,7 @@ pub struct SubjectReport {
     /// System calls of the service per operation.
     pub service_calls_per_operation: Option<f64>,
     /// Memory that preparation and passes are charged with, page cache included.
-    pub charged: Option<Charged>,
+    pub charged: Option<MemoryCharge>,
     /// Locked instructions of the service per operation, for tasks that are about that.
     pub locked_per_operation: Option<f64>,
     /// Writes of the service to cache lines that several of its threads write for several clients, per operation.
@@ -148,7 +148,7 @@ pub fn denominator(subjects: &[Contender]) -> Option<Kind> {
 impl TaskReport {
     /// Sums a task up; `before`: those of the same run that came before it.
     #[must_use]
-    pub fn of(done: &TaskOutcome, denominator: Option<Kind>, before: &[Self]) -> Self {
+    pub fn summarize(done: &TaskOutcome, denominator: Option<Kind>, before: &[Self]) -> Self {
         let base = done.outcomes.iter().find(|outcome| Some(outcome.kind) == denominator);
         let mut results: Vec<SubjectReport> = done
             .outcomes
@@ -159,7 +159,7 @@ impl TaskReport {
                 let mut other = other.map(|task| task.results.as_slice()).unwrap_or_default().iter();
                 let other = other.find(|other| other.subject == outcome.kind.name());
                 let other = other.map(|other| other.samples.as_slice()).unwrap_or_default();
-                SubjectReport::of(done, outcome, base, other)
+                SubjectReport::summarize(done, outcome, base, other)
             })
             .collect();
         let judged = |result: &SubjectReport| match done.task.metric {
@@ -193,7 +193,12 @@ impl TaskReport {
 
 impl SubjectReport {
     /// `other`: the samples of the same subject in the task that its bar is relative to.
-    fn of(done: &TaskOutcome, outcome: &Outcome, base: Option<&Outcome>, other: &[Option<Sample>]) -> Self {
+    fn summarize(
+        done: &TaskOutcome,
+        outcome: &Outcome,
+        base: Option<&Outcome>,
+        other: &[Option<Sample>],
+    ) -> Self {
         let all = |of: fn(&Sample) -> Option<f64>| {
             let values: Vec<f64> = outcome.measured().filter_map(of).collect();
             (!values.is_empty()).then_some(values)
@@ -458,7 +463,7 @@ mod tests {
             outcome(Kind::VellumCached, &[1.0, 10.0, 4.0]),
             outcome(Kind::VellumPassthrough, &[2.0, 20.0, 4.0]),
         ]);
-        let report = TaskReport::of(&done, Some(Kind::Overlay), &[]);
+        let report = TaskReport::summarize(&done, Some(Kind::Overlay), &[]);
         let of = |kind: Kind| report.results.iter().find(|result| result.subject == kind.name()).unwrap();
         assert_eq!(of(Kind::VellumCached).ratio, Some(1.0));
         assert_eq!(of(Kind::VellumCached).bar_met, Some(true));
@@ -472,7 +477,7 @@ mod tests {
     #[test]
     fn bars_are_not_judged_against_another_denominator() {
         let done = done(vec![outcome(Kind::Host, &[1.0]), outcome(Kind::VellumCached, &[0.5])]);
-        let report = TaskReport::of(&done, Some(Kind::Host), &[]);
+        let report = TaskReport::summarize(&done, Some(Kind::Host), &[]);
         assert_eq!(report.results[1].ratio, Some(0.5));
         assert_eq!(report.results[1].bar_met, None);
     }
@@ -486,7 +491,8 @@ mod tests {
             outcome(Kind::VellumPassthrough, &[1.3, 2.6]),
         ];
         let task = tasks::named("s1-drbl-1").unwrap();
-        let report = TaskReport::of(&TaskOutcome { task, operations: 1, outcomes }, Some(Kind::Overlay), &[]);
+        let report =
+            TaskReport::summarize(&TaskOutcome { task, operations: 1, outcomes }, Some(Kind::Overlay), &[]);
         assert_eq!(report.results[2].bar_met, Some(true));
         assert_eq!(report.results[3].bar_met, Some(false));
         assert!(table(&report).contains("1.25 x host NOT MET"));
@@ -501,11 +507,13 @@ mod tests {
             outcome(Kind::VellumLibrary, &[1.5, 3.0]),
         ];
         let task = tasks::named("s1-create-2").unwrap();
-        let report = TaskReport::of(&TaskOutcome { task, operations: 1, outcomes }, Some(Kind::Overlay), &[]);
+        let report =
+            TaskReport::summarize(&TaskOutcome { task, operations: 1, outcomes }, Some(Kind::Overlay), &[]);
         assert!(report.results[2].bar.is_none() && report.results[3].bar_met == Some(true));
         assert!(table(&report).contains("0.2 x fuse-overlayfs-2 met"));
         let outcomes = vec![outcome(Kind::Overlay, &[1.0]), outcome(Kind::VellumLibrary, &[0.1])];
-        let report = TaskReport::of(&TaskOutcome { task, operations: 1, outcomes }, Some(Kind::Overlay), &[]);
+        let report =
+            TaskReport::summarize(&TaskOutcome { task, operations: 1, outcomes }, Some(Kind::Overlay), &[]);
         assert_eq!(report.results[1].bar_met, None);
     }
 
@@ -514,7 +522,7 @@ mod tests {
         let run = |name, cached: &[f64], before: &[TaskReport]| {
             let outcomes = vec![outcome(Kind::Overlay, &[9.0, 9.0]), outcome(Kind::VellumCached, cached)];
             let task = tasks::named(name).unwrap();
-            TaskReport::of(&TaskOutcome { task, operations: 1, outcomes }, Some(Kind::Overlay), before)
+            TaskReport::summarize(&TaskOutcome { task, operations: 1, outcomes }, Some(Kind::Overlay), before)
         };
         let alone = run(ALONE, &[1.0, 2.0], &[]);
         assert!(alone.results[1].bar.is_none());
@@ -537,7 +545,7 @@ mod tests {
         let task = |name| tasks::named(name).unwrap();
         let of = |name, outcome, before: &[TaskReport]| {
             let done = TaskOutcome { task: task(name), operations: 1, outcomes: vec![outcome] };
-            TaskReport::of(&done, None, before)
+            TaskReport::summarize(&done, None, before)
         };
         let shares = of("s3-shares-four", off.clone(), &[]);
         assert_eq!(shares.results[0].bar_met, Some(true));
@@ -557,7 +565,7 @@ mod tests {
         let mut broken = outcome(Kind::VellumCached, &[1.0, 4.0]);
         broken.samples[0] = None;
         let done = done(vec![outcome(Kind::Overlay, &[1.0, 2.0]), broken]);
-        let report = TaskReport::of(&done, Some(Kind::Overlay), &[]);
+        let report = TaskReport::summarize(&done, Some(Kind::Overlay), &[]);
         assert_eq!(report.results[1].ratio, Some(2.0));
     }
 }

@@ -91,7 +91,7 @@ fn get_xattr(dir: &OwnedFd, _: usize, _: usize) -> Result<()> {
 pub fn run(plan: &RoundTrip) -> Result<Vec<Row>> {
     check(plan)?;
     let mount = mount_of(&plan.dir)?;
-    let service = Service::of(&mount);
+    let service = Service::behind_mount(&mount);
     let work = plan.dir.join(format!(".vellum-bench-{}", std::process::id()));
     std::fs::create_dir(&work).doing(|| format!("making {}", work.display()))?;
     let scratch = std::env::temp_dir().join(format!("vellum-bench-{}", std::process::id()));

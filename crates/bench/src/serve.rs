@@ -1,12 +1,12 @@
 //! A worker: this program again, which does what it is told by a [`Job`].
 
 use crate::client;
-use crate::cores::Bound;
+use crate::cores::CpuAffinity;
 use crate::failure::{Failure, Result, While};
 use crate::stop;
 use crate::workload::job::{FAILED, GO, Job, READY, RESULT};
 use crate::workload::neighbour::Neighbour;
-use crate::workload::{fxmark, inside, names, probe, rocksdb, server};
+use crate::workload::{chroot, fxmark, names, probe, rocksdb, server};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use std::io::{BufRead, Write};
 
@@ -66,9 +66,9 @@ fn perform(mut input: impl BufRead, output: &mut impl Write) -> Result<()> {
             Err(server::become_it(port))
         }
         Job::Inside(inside) => {
-            let command = inside::enter(&inside)?;
+            let command = chroot::enter(&inside)?;
             wait()?;
-            Err(inside::become_it(command))
+            Err(chroot::become_it(command))
         }
         Job::RocksDb { root, number, work, cpus } => {
             let _bound = bound(&cpus)?;
@@ -79,8 +79,8 @@ fn perform(mut input: impl BufRead, output: &mut impl Write) -> Result<()> {
 }
 
 /// Binds this thread to some processors, if any are named.
-fn bound(cpus: &[usize]) -> Result<Option<Bound>> {
-    if cpus.is_empty() { Ok(None) } else { Bound::to(cpus).map(Some) }
+fn bound(cpus: &[usize]) -> Result<Option<CpuAffinity>> {
+    if cpus.is_empty() { Ok(None) } else { CpuAffinity::to(cpus).map(Some) }
 }
 
 #[cfg(test)]

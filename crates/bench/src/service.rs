@@ -43,7 +43,7 @@ impl Service {
     /// arguments, or else it holds the device of that connection. (Arguments first: a process can hold on to a dead
     /// connection whose number has been given out again.)
     #[must_use]
-    pub fn of(mountpoint: &Path) -> Option<Self> {
+    pub fn behind_mount(mountpoint: &Path) -> Option<Self> {
         let dev = fs::metadata(mountpoint).ok()?.dev();
         // FUSE's connections are numbered by the devices of their mounts, whose major number is 0.
         Self::named(mountpoint).or_else(|| Self::holding(rustix::fs::minor(dev)))

@@ -7,8 +7,8 @@
 //!
 //! What does not end [in time](within) is taken away like that, too.
 
+use crate::descendants;
 use crate::failure::{Failure, Result, While};
-use crate::offspring;
 use rustix::mount::{UnmountFlags, unmount};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::path::{Path, PathBuf};
@@ -85,7 +85,7 @@ pub fn within<T>(limit: Duration, what: impl FnOnce() -> Result<T>) -> Result<T>
     drop(done);
     let late = watch.join().unwrap_or(false);
     LATE.store(false, Ordering::Relaxed);
-    offspring::reap();
+    descendants::reap();
     if late && !asked() {
         return Err(Failure::new(format!("did not finish within {} s", limit.as_secs_f64())));
     }
@@ -105,14 +105,14 @@ fn give_up_after(limit: Duration, done: &Receiver<()>) -> bool {
 
 /// Kills all processes below this one, and detaches all registered mounts; whoever waits for one of them has an error.
 fn take_away() {
-    offspring::kill();
+    descendants::kill();
     let mounts = MOUNTS.lock().unwrap_or_else(PoisonError::into_inner).clone();
     for mount in mounts.iter().rev() {
         // It may not be there yet, or not any more.
         let _ = unmount(mount, UnmountFlags::DETACH | UnmountFlags::FORCE);
     }
     // Those that could not die, for they waited.
-    offspring::kill();
+    descendants::kill();
 }
 
 /// Remembers a mount, for the way out by force.

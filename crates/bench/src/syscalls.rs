@@ -16,7 +16,7 @@ const EVENT: &str = "raw_syscalls/sys_enter";
 
 /// System calls of both sides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CallsOf {
+pub struct CallCounts {
     /// Of this process and its children.
     pub client: Calls,
     /// Of the services.
@@ -92,8 +92,12 @@ impl SyscallCounter {
     }
 
     /// Counts while `what` runs; None when there were too many calls to count.
-    pub fn during(&self, services: &[Service], what: impl FnOnce() -> Result<()>) -> Result<Option<CallsOf>> {
-        let mut serving = Serving::default();
+    pub fn during(
+        &self,
+        services: &[Service],
+        what: impl FnOnce() -> Result<()>,
+    ) -> Result<Option<CallCounts>> {
+        let mut serving = ServiceThreads::default();
         serving.add(services);
         let trace = self.0.during(EVENT, "0", what)?;
         serving.add(services);
@@ -103,12 +107,12 @@ impl SyscallCounter {
 
 /// The threads of services, and what they are called: those that were there neither at the beginning nor at the end are known by that.
 #[derive(Debug, Default)]
-struct Serving {
+struct ServiceThreads {
     threads: BTreeSet<u32>,
     names: BTreeSet<String>,
 }
 
-impl Serving {
+impl ServiceThreads {
     fn add(&mut self, services: &[Service]) {
         for thread in services.iter().flat_map(Service::threads) {
             self.threads.insert(thread);
@@ -131,8 +135,8 @@ fn in_first_pid_namespace() -> bool {
 }
 
 /// Counts lines such as `vellum-12 [001] ..... 1.0: sys_enter: NR 17 (3, ...)`.
-fn count(trace: &str, serving: &Serving) -> CallsOf {
-    let mut calls = CallsOf::default();
+fn count(trace: &str, serving: &ServiceThreads) -> CallCounts {
+    let mut calls = CallCounts::default();
     for line in trace.lines() {
         let Some((before, event)) = line.split_once("sys_enter: NR ") else { continue };
         let number = event.split_whitespace().next().and_then(|word| word.parse().ok());
@@ -168,7 +172,8 @@ mod tests {
              a-b-13          [000] ..... 1.3: sys_enter: NR {pread} (3, 7f, 1000, 0, 0, 0)\n"
         );
         // One of the second name has come and gone meanwhile.
-        let serving = Serving { threads: BTreeSet::from([11]), names: BTreeSet::from(["a-b".to_owned()]) };
+        let serving =
+            ServiceThreads { threads: BTreeSet::from([11]), names: BTreeSet::from(["a-b".to_owned()]) };
         let calls = count(&trace, &serving);
         assert_eq!(calls.service, Calls::from([("pread64".to_owned(), 2)]));
         assert_eq!(calls.client, Calls::from([("read".to_owned(), 1)]));

@@ -1,10 +1,9 @@
 //! Where a comparison takes place: a directory of its own on one filesystem, with the lower layers that all subjects
 //! share, and fresh upper layers for each run. It is removed at the end.
 
-use crate::ceph::{Ceph, Far, Tenants};
+use crate::ceph::{Ceph, CephLayers, Tenants};
 use crate::failure::{Failure, Result, While};
 use crate::programs::run;
-use crate::scale::scaled;
 use crate::service::Service;
 use crate::stop;
 use crate::tree::{self, Tree};
@@ -172,7 +171,7 @@ impl Testbed {
     }
 
     /// From now on its lower layers, or all of them, lie on CephFS.
-    pub fn put_far(&mut self, far: Far) -> Result<()> {
+    pub fn put_far(&mut self, far: CephLayers) -> Result<()> {
         let name = self.outer.file_name().unwrap_or_default();
         self.ceph = Some(Ceph::make(&self.top, Path::new(name), far)?);
         Ok(())
@@ -405,7 +404,7 @@ impl Testbed {
         let make = |dir: &Path| fs::create_dir(dir).doing(|| format!("making {}", dir.display()));
         let there = self.far_run().map(|run| run.join(format!("mount{number}")));
         let uppers = match (&self.ceph, &there) {
-            (Some(Ceph { far: Far::Both, .. }), Some(there)) => there,
+            (Some(Ceph { far: CephLayers::Both, .. }), Some(there)) => there,
             _ => dir,
         };
         let far = self.ceph.as_ref().zip(there.as_ref());
@@ -526,6 +525,11 @@ pub fn drop_names() -> Result<()> {
 fn drop_some(which: &str) -> Result<()> {
     rustix::fs::sync();
     fs::write("/proc/sys/vm/drop_caches", which).doing(|| "dropping caches (root may)")
+}
+
+/// `count` at a scale, at least 1.
+pub(crate) fn scaled(count: usize, scale: f64) -> usize {
+    ((count as f64 * scale).round() as usize).max(1)
 }
 
 #[cfg(test)]

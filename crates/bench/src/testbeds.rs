@@ -1,6 +1,6 @@
 //! The places of one comparison: one for all subjects but those that are to be seen on another filesystem.
 
-use crate::ceph::Far;
+use crate::ceph::CephLayers;
 use crate::contender::Kind;
 use crate::failure::Result;
 use crate::testbed::{Format, Testbed};
@@ -23,7 +23,12 @@ pub struct Testbeds {
 
 impl Testbeds {
     /// A place below `dir`, on an image of a filesystem of so many MiB where that is given, and with layers on CephFS.
-    pub fn new(dir: &Path, image: Option<(Format, u64)>, scale: f64, far: Option<Far>) -> Result<Self> {
+    pub fn new(
+        dir: &Path,
+        image: Option<(Format, u64)>,
+        scale: f64,
+        far: Option<CephLayers>,
+    ) -> Result<Self> {
         let mut main = Testbed::on(dir, image, scale)?;
         far.map_or(Ok(()), |far| main.put_far(far))?;
         Ok(Self { main, dir: dir.to_owned(), xfs: OnceCell::new() })
@@ -36,7 +41,7 @@ impl Testbeds {
     }
 
     /// The place of a subject.
-    pub fn of(&self, kind: Kind) -> Result<&Testbed> {
+    pub fn get(&self, kind: Kind) -> Result<&Testbed> {
         if kind != Kind::OverlayXfs {
             return Ok(&self.main);
         }

@@ -41,13 +41,13 @@ pub struct FaultPlan {
     dead: AtomicBool,
     plain_renames: AtomicBool,
     /// What else happens before a change.
-    meanwhile: Mutex<Option<Meanwhile>>,
+    meanwhile: Mutex<Option<ConcurrentAction>>,
 }
 
 /// Something that somebody else does, and the number of the change that it comes before.
-struct Meanwhile(u64, Box<dyn FnOnce() + Send>);
+struct ConcurrentAction(u64, Box<dyn FnOnce() + Send>);
 
-impl fmt::Debug for Meanwhile {
+impl fmt::Debug for ConcurrentAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "before change {}", self.0)
     }
@@ -111,13 +111,13 @@ impl FaultPlan {
 
     /// Calls `act` right before the `nth` change from now (0: the next), in its thread.
     pub fn before_change(&self, nth: u64, act: impl FnOnce() + Send + 'static) {
-        let act = Meanwhile(self.changes().saturating_add(nth), Box::new(act));
+        let act = ConcurrentAction(self.changes().saturating_add(nth), Box::new(act));
         *self.meanwhile.lock().unwrap_or_else(PoisonError::into_inner) = Some(act);
     }
 
     fn act_before(&self, change: u64) {
         let mut meanwhile = self.meanwhile.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(Meanwhile(_, act)) = meanwhile.take_if(|Meanwhile(at, _)| *at == change) {
+        if let Some(ConcurrentAction(_, act)) = meanwhile.take_if(|ConcurrentAction(at, _)| *at == change) {
             drop(meanwhile);
             act();
         }

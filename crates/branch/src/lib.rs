@@ -1,35 +1,35 @@
 //! Branches, the storage under a union: local directories, directories of CephFS, the store on zoned devices, and memory for tests and
 //! models.
 //!
-//! [`CachedBranch`] reads any of them through a cache, [`KnownBranch`] asks none of them twice, [`FaultBranch`] puts faults in front of any
+//! [`DataCacheBranch`] reads any of them through a cache, [`MetadataCacheBranch`] asks none of them twice, [`FaultBranch`] puts faults in front of any
 //! of them.
 #![forbid(unsafe_code)]
 
 mod acl;
-mod behind;
-mod cached;
 mod ceph;
-mod checks;
 mod convert;
+mod data_cache;
 mod fault;
-mod known;
+mod full_io;
+mod kernel_checks;
 mod local;
 mod memory;
+mod metadata_cache;
 mod path;
 mod tree;
-mod whole;
 mod wrappers;
+mod writeback;
 mod xattr;
 mod zoned;
 
-pub use behind::{Behind, BehindLimits, Replayed, parse_hostile_log};
-pub use cached::{CachedBranch, SETTLE, Sharing};
 pub use ceph::{
     CEPH_WRITER, CephAccess, CephBranch, CephClaim, CephClient, CephLineage, CephRefusal, CephSetup,
     CephTrouble, CephWriter, ceph_calls, ceph_clients, load_ceph, on_expulsion,
 };
+pub use data_cache::{DataCacheBranch, SETTLE, VersionCheck};
 pub use fault::{DEAD, FaultBranch, FaultExport, FaultPlan};
-pub use known::{Knowledge, KnownBranch};
 pub use local::{LocalBranch, LocalExport};
 pub use memory::{MemoryBranch, MemoryOptions};
+pub use metadata_cache::{MetadataCache, MetadataCacheBranch};
+pub use writeback::{ReplayOutcome, Writeback, WritebackLimits, parse_hostile_log};
 pub use zoned::{ZonedBranch, ZonedTree};

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use support::cluster::beside_a_cluster;
 use support::*;
 use vellum_branch::{
-    CachedBranch, CephAccess, CephBranch, CephClaim, CephClient, CephLineage, CephSetup, CephWriter,
-    Knowledge, KnownBranch, SETTLE, Sharing,
+    CephAccess, CephBranch, CephClaim, CephClient, CephLineage, CephSetup, CephWriter, DataCacheBranch,
+    MetadataCache, MetadataCacheBranch, SETTLE, VersionCheck,
 };
 use vellum_vfs::{Branch, Errno, Object, OpenMode, RenameFlags, SetTime, Timestamp};
 
@@ -171,9 +171,9 @@ fn a_cache_above_sees_every_change() {
     let path = CString::new(f.branch.describe().trim_start_matches("ceph:")).unwrap();
     let there = CephBranch::open(&other, &path).unwrap().root();
     let made = put(&*there, c"f", b"contents 000");
-    for sharing in [Sharing::Shared { settle: SETTLE }, Sharing::Immutable] {
+    for sharing in [VersionCheck::Shared { settle: SETTLE }, VersionCheck::Immutable] {
         let cache = cache();
-        let cached = CachedBranch::new(Arc::clone(&f.branch), cache.join(100).unwrap(), sharing).root();
+        let cached = DataCacheBranch::new(Arc::clone(&f.branch), cache.join(100).unwrap(), sharing).root();
         let mut before = made.version().unwrap().1.unwrap();
         for number in 0..100 {
             let text = format!("contents {number:03}");
@@ -195,7 +195,7 @@ fn a_successor_takes_the_place_of_one_that_has_died() {
     let sessions = || administrator(&["tell", "mds.a", "client", "ls"]).matches("vellum-test").count();
     let connect = |goes_on| {
         let lineage = CephLineage { name: c"vellum-test", goes_on };
-        CephSetup::of(CephAccess::default()).unwrap().connect(Some(lineage)).unwrap()
+        CephSetup::read(CephAccess::default()).unwrap().connect(Some(lineage)).unwrap()
     };
     let first = connect(false);
     let path = c"lineage";
@@ -220,7 +220,7 @@ fn a_successor_takes_the_place_of_one_that_has_died() {
 fn a_writer_is_alone_and_what_it_was_answered_stays() {
     let connect = |goes_on| {
         let lineage = CephLineage { name: c"vellum-writer", goes_on };
-        CephSetup::of(CephAccess::default()).unwrap().connect(Some(lineage)).unwrap()
+        CephSetup::read(CephAccess::default()).unwrap().connect(Some(lineage)).unwrap()
     };
     let (first, other) = (connect(false), client());
     let path = c"written";
@@ -312,7 +312,7 @@ fn long_targets_are_refused_and_not_cut() {
     let f = Fixture::ceph(&client);
     let path = CString::new(f.branch.describe().trim_start_matches("ceph:/")).unwrap();
     let (dir, _) = client.root().unwrap().lookup(&path).unwrap();
-    let known = KnownBranch::new(Arc::clone(&f.branch), &Knowledge::new(1 << 20));
+    let known = MetadataCacheBranch::new(Arc::clone(&f.branch), &MetadataCache::new(1 << 20));
     for (name, len) in [(c"longest", 4095), (c"longer", 4096), (c"long", 9000)] {
         dir.make_symlink(name, &CString::new(vec![b'x'; len]).unwrap()).unwrap();
         for root in [f.root(), known.root()] {
@@ -358,12 +358,12 @@ fn a_snapshot_is_a_layer_of_its_own() {
         let open = |rest: &str| CephBranch::open(client, &at(rest));
         let branches = ["/.snap/v1", "/.snap/v2", "/.snap/v3", ""].map(|rest| open(rest).unwrap());
         let cache = cache();
-        for sharing in [Sharing::Immutable, Sharing::Shared { settle: Duration::ZERO }] {
+        for sharing in [VersionCheck::Immutable, VersionCheck::Shared { settle: Duration::ZERO }] {
             let member = cache.join(100).unwrap();
             for _ in 0..2 {
                 for (branch, number) in branches.iter().zip(1..) {
                     let branch: Arc<dyn Branch> = Arc::<CephBranch>::clone(branch);
-                    let root = CachedBranch::new(branch, Arc::clone(&member), sharing).root();
+                    let root = DataCacheBranch::new(branch, Arc::clone(&member), sharing).root();
                     let text = format!("contents {number}");
                     assert_eq!(get_at(&*root, c"f"), text.as_bytes(), "{sharing:?}");
                     if number < 4 {

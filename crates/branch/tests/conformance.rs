@@ -108,7 +108,7 @@ macro_rules! cases {
         mod behind_memory {
             $(mod $module {
                 $(#[test]
-                fn $case() { crate::$module::$case(&crate::Fixture::memory().behind()); })*
+                fn $case() { crate::$module::$case(&crate::Fixture::memory().writeback()); })*
             })*
         }
         const CASES: &[Case] = &[$($(

@@ -6,7 +6,7 @@ mod support;
 use std::sync::Arc;
 use support::*;
 use vellum_branch::{DEAD, FaultBranch, FaultPlan, LocalBranch, MemoryBranch};
-use vellum_sys::{Call, Fault, Faulty, When};
+use vellum_sys::{Call, Fault, Faulty, Occurrence};
 use vellum_vfs::{Branch, BranchDir, BranchFile, Errno, OpenMode, RenameFlags, Result};
 
 /// A small file made safely: written aside, named at last.
@@ -102,7 +102,7 @@ fn rules_choose_calls() {
     for _ in 0..3 {
         assert_eq!(errno(root.set_xattr(c"user.a", b"", 0)), Errno::OPNOTSUPP);
     }
-    sys.add(Some(Call::StatAt), When::From(2), Fault::Fail(Errno::IO));
+    sys.add(Some(Call::StatAt), Occurrence::From(2), Fault::Fail(Errno::IO));
     let stats: Vec<bool> = (0..4).map(|_| root.stat_at(n(c"a")).is_ok()).collect();
     assert_eq!(stats, [true, true, false, false]);
     sys.reset();

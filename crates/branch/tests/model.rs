@@ -52,7 +52,7 @@ fn a_cached_branch_answers_as_ext4_does() {
 /// So does one that is written behind.
 #[test]
 fn a_branch_that_is_written_behind_answers_as_ext4_does() {
-    answers_as_ext4_does(|| Fixture::memory().behind());
+    answers_as_ext4_does(|| Fixture::memory().writeback());
 }
 
 fn answers_as_ext4_does(model: impl Fn() -> Fixture) {

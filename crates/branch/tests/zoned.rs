@@ -11,7 +11,7 @@ use std::sync::Arc;
 use support::{Fixture, RW, errno, get, get_at, n, names, put, subdir};
 use vellum_branch::{MemoryBranch, MemoryOptions, ZonedBranch, ZonedTree};
 use vellum_vfs::{Branch, BranchDir, Errno, FileKind, RenameFlags, Seek};
-use vellum_zoned::device::emulated::{Fault, LARGE_ZONE, Profile, Random, SMALL_ZONE, Survival, Trigger};
+use vellum_zoned::device::emulator::{Fault, LARGE_ZONE, Profile, Random, SMALL_ZONE, Survival, Trigger};
 use vellum_zoned::device::{Emulated, ZonedDevice};
 use vellum_zoned::store::{Class, Placement, Store};
 
@@ -396,7 +396,7 @@ fn run(device: &Arc<Emulated>, placement: Placement, seed: u64, steps: usize, at
     let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let model = MemoryBranch::with_options(MemoryOptions { owner, ..MemoryOptions::default() });
     let opened = Store::format(Arc::clone(device) as Arc<dyn ZonedDevice>, placement).and_then(|store| {
-        store.tree(owner, vellum_zoned::store::Moment::default())?;
+        store.tree(owner, vellum_zoned::store::NodeTime::default())?;
         store.sync()?;
         Ok(store)
     });

@@ -30,13 +30,13 @@ impl Fill {
 }
 
 #[derive(Debug)]
-struct Underway {
+struct ActiveFetch {
     key: Key,
     valid: bool,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Fills(Slab<Underway>);
+pub(crate) struct Fills(Slab<ActiveFetch>);
 
 impl Fills {
     /// None: there are too many.
@@ -44,7 +44,7 @@ impl Fills {
         if self.0.len() >= FILLS_MAX {
             return None;
         }
-        let place = self.0.insert(Underway { key: version.key, valid: true });
+        let place = self.0.insert(ActiveFetch { key: version.key, valid: true });
         Some(Fill { version, index, place })
     }
 

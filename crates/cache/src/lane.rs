@@ -1,6 +1,6 @@
 //! The ways by which containers come to storages.
 
-use crate::fair::{Fair, Flow, Turn};
+use crate::fair_queue::{Fair, Flow, Permit};
 use crate::sync::Mutex;
 use hashbrown::HashMap;
 use smallvec::SmallVec;
@@ -37,7 +37,7 @@ pub(crate) struct Lane {
 
 impl Lane {
     /// Waits until a fetch of so many bytes may begin, for as long as what is returned is there.
-    pub(crate) fn turn(&self, bytes: u64) -> Turn<'_> {
+    pub(crate) fn turn(&self, bytes: u64) -> Permit<'_> {
         let turn = self.fair.ask(&self.flow, bytes);
         turn.wait();
         turn
@@ -45,16 +45,16 @@ impl Lane {
 }
 
 /// The ways of one container.
-pub(crate) struct Lanes(Mutex<Ways>);
+pub(crate) struct Lanes(Mutex<LaneTable>);
 
-struct Ways {
+struct LaneTable {
     weight: u32,
     all: SmallVec<[(u64, Arc<Lane>); 1]>,
 }
 
 impl Lanes {
     pub(crate) fn new(weight: u32) -> Self {
-        Self(Mutex::new(Ways { weight, all: SmallVec::new() }))
+        Self(Mutex::new(LaneTable { weight, all: SmallVec::new() }))
     }
 
     /// The one to a storage.

@@ -7,40 +7,40 @@
 //! ([`Store::tick`]).
 //!
 //! Where to find what: `key` says what a block is called, `policy` which block of a queue goes first, `shares` which container has
-//! to give, `users` who pays for a block, `fills` which fetches are under way, `fair` which fetch goes first, `lane` by which way,
-//! `memory` and `packed` where the bytes lie, `store` puts them together; `held` is what readers see of it without its lock, `shared`
-//! and `opened` what they call.
+//! to give, `users` who pays for a block, `fills` which fetches are under way, `fair_queue` which fetch goes first, `lane` by which way,
+//! `memory` and `slab` where the bytes lie, `store` puts them together; `file_blocks` is what readers see of it without its lock, `shared`
+//! and `open_file` what they call.
 #![forbid(unsafe_code)]
 
 mod checksum;
 mod counter;
 mod error;
-mod fair;
+mod fair_queue;
+mod file_blocks;
 mod fills;
-mod held;
 mod key;
 mod lane;
 mod memory;
-mod opened;
-mod packed;
+mod open_file;
 mod policy;
 mod shared;
 mod shares;
+mod slab;
 mod stats;
 mod store;
 mod sync;
 mod users;
 
 pub use error::{Error, Result};
-pub use fair::{DEPTH, Fair, Flow, OPERATION_BYTES, Turn};
+pub use fair_queue::{DEPTH, Fair, Flow, OPERATION_BYTES, Permit};
 pub use fills::{FILLS_MAX, Fill};
 pub use key::{BLOCK_BYTES, BLOCKS_MAX, BlockIndex, Key, Object, PAGE_BYTES, Version};
-pub use memory::{MemFd, Memory, Plain, PlainFile};
-pub use opened::{AHEAD_MAX, Loan, Opened, Source};
-pub use packed::{Found, Left, Limits, Packed, PackedFile};
+pub use memory::{MemFd, Memory, PlainFile, PrivateMemory};
+pub use open_file::{AHEAD_MAX, FileReader, Loan, Source};
 pub use policy::{Handle, Kind, Lru, Policy, S3Fifo, Sieve};
 pub use shared::{Member, Room, Shared};
 pub use shares::{CONTAINERS_MAX, Container, IDLE_TICKS, LENT_SHIFT_MAX, Shares, WEIGHT_MAX};
+pub use slab::{Limits, PredecessorFds, RecoveredFile, SlabFile, SlabMemory};
 pub use stats::{ContainerStats, Stats};
-pub use store::{Config, LENT_MAX, Lent, Store};
+pub use store::{Config, FileLoan, LENT_MAX, Store};
 pub use users::PAYERS_MAX;

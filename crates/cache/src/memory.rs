@@ -102,9 +102,9 @@ fn errno(error: std::io::Error) -> Errno {
 
 /// Memory of this process, for tests and simulations.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Plain;
+pub struct PrivateMemory;
 
-/// A file of [`Plain`].
+/// A file of [`PrivateMemory`].
 #[derive(Debug, Default)]
 pub struct PlainFile {
     bytes: Mutex<Vec<u8>>,
@@ -123,7 +123,7 @@ impl PlainFile {
     }
 }
 
-impl Memory for Plain {
+impl Memory for PrivateMemory {
     type File = PlainFile;
 
     fn create(&self, version: Version) -> Result<Self::File, Errno> {
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn both_kinds() {
-        behaves(&Plain);
+        behaves(&PrivateMemory);
         behaves(&MemFd);
     }
 

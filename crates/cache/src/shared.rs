@@ -1,16 +1,16 @@
 //! A cache for many threads.
 //!
-//! One lock holds the tables. It is never held while a storage is read, and a hit ([`crate::opened`]) does not take it.
+//! One lock holds the tables. It is never held while a storage is read, and a hit ([`crate::open_file`]) does not take it.
 
 use crate::counter::Counter;
 use crate::error::Result;
-use crate::fair::DEPTH;
-use crate::held::{Entry, Shown};
+use crate::fair_queue::DEPTH;
+use crate::file_blocks::{Entry, SharedMemory};
 use crate::key::{BlockIndex, Key, Object};
 use crate::lane::{Lanes, Storages};
 use crate::memory::Memory;
-use crate::packed::{Found, Left, Limits, Packed};
 use crate::shares::{Container, IDLE_TICKS, LENT_SHIFT_MAX};
+use crate::slab::{Limits, PredecessorFds, RecoveredFile, SlabMemory};
 use crate::stats::{ContainerStats, Stats};
 use crate::store::{Config, Store};
 use crate::sync::{Gate, Mutex};
@@ -48,7 +48,7 @@ pub struct Shared<M: Memory> {
 
 /// What the one lock is for.
 pub(crate) struct Tables<M: Memory> {
-    pub(crate) store: Store<Shown<M>>,
+    pub(crate) store: Store<SharedMemory<M>>,
     pub(crate) fetches: HashMap<(Key, BlockIndex), Arc<Gate>>,
     /// Hits that the store has not heard of, and how many there were when time last went on.
     hits: Vec<(Container, Arc<Counter>, u64)>,
@@ -63,7 +63,7 @@ impl<M: Memory> Shared<M> {
     /// An empty one that has at most `depth` fetches under way at each storage, and never holds more than there is room for.
     pub fn with(config: Config, memory: M, depth: u32, room: Option<Box<dyn Room>>) -> Arc<Self> {
         let memory = Arc::new(memory);
-        let mut store = Store::new(config, Shown(Arc::clone(&memory)));
+        let mut store = Store::new(config, SharedMemory(Arc::clone(&memory)));
         if let Some(room) = &room {
             // Nothing is there yet that would have to go.
             store.limit(room.bytes(0), 0).ok();
@@ -163,20 +163,20 @@ impl<M: Memory> Shared<M> {
     }
 }
 
-impl Shared<Packed> {
+impl Shared<SlabMemory> {
     /// One that holds what a predecessor has left, as far as that can be believed and there is room for it, and that a successor can go on
     /// with. All of it is nobody's at first.
     pub fn gone_on(
         config: Config,
-        left: Left,
+        left: PredecessorFds,
         depth: u32,
         room: Option<Box<dyn Room>>,
     ) -> std::result::Result<Arc<Self>, Errno> {
         let limits = Limits { bytes: config.capacity, files: config.files };
-        let (memory, found) = Packed::adopt(left, limits)?;
+        let (memory, found) = SlabMemory::adopt(left, limits)?;
         let shared = Self::with(config, memory, depth, room);
-        for Found { version, memory, blocks, sealed } in found {
-            let entry = Entry::of(version, memory, |index| blocks.binary_search(&index).is_ok());
+        for RecoveredFile { version, memory, blocks, sealed } in found {
+            let entry = Entry::with_blocks(version, memory, |index| blocks.binary_search(&index).is_ok());
             // What cannot be taken is dropped.
             shared.tables.lock().store.adopt(version, entry, &blocks, sealed).ok();
         }

@@ -31,7 +31,7 @@ pub(crate) struct Users {
 
 /// What becomes of a further user.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Admission {
     /// It pays, too.
     Free,
     /// It pays instead of the container at this place.
@@ -51,11 +51,11 @@ impl Users {
     }
 
     /// Draws what becomes of a further user; `print` is the block's.
-    pub(crate) fn draw(&mut self, print: u64) -> Place {
+    pub(crate) fn draw(&mut self, print: u64) -> Admission {
         // The golden ratio as an odd number: its bits are well spread.
         const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
         if self.payers.len() < PAYERS_MAX {
-            return Place::Free;
+            return Admission::Free;
         }
         // More than there can be at a time are those that have come and gone.
         self.more = (self.more + 1).min(CONTAINERS_MAX as u16);
@@ -63,7 +63,7 @@ impl Users {
         let drawn = (mixed ^ (mixed >> 32)).wrapping_mul(SPREAD) >> 32;
         let drawn = drawn % (PAYERS_MAX as u64 + u64::from(self.more));
         let payer = usize::try_from(drawn).ok().and_then(|drawn| self.payers.get(drawn));
-        payer.map_or(Place::None, |payer| Place::Of(payer.place))
+        payer.map_or(Admission::None, |payer| Admission::Of(payer.place))
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &User> {
@@ -150,9 +150,9 @@ mod tests {
             let mut users = Users::default();
             for place in 1..=USERS {
                 match users.draw(block.wrapping_mul(0xdead_beef_1234_5677)) {
-                    Place::None => continue,
-                    Place::Of(other) => assert!(users.leave(other, 8, &mut shares).is_some()),
-                    Place::Free => {}
+                    Admission::None => continue,
+                    Admission::Of(other) => assert!(users.leave(other, 8, &mut shares).is_some()),
+                    Admission::Free => {}
                 }
                 users.join(User { place, entry: None }, 8, &mut shares);
             }

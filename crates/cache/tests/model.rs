@@ -306,17 +306,17 @@ fn data(version: Version, block: u64) -> Vec<u8> {
 }
 
 struct Both {
-    store: Store<Plain>,
+    store: Store<PrivateMemory>,
     containers: Vec<Container>,
     model: Model,
     versions: [u64; FILES as usize],
-    lent: Vec<(Lent, Copy, Vec<u8>)>,
+    lent: Vec<(FileLoan, Copy, Vec<u8>)>,
     exact: bool,
 }
 
 impl Both {
     fn new(policy: Kind) -> Self {
-        let mut store = Store::new(Config { capacity: CAPACITY, files: usize::MAX, policy }, Plain);
+        let mut store = Store::new(Config { capacity: CAPACITY, files: usize::MAX, policy }, PrivateMemory);
         let containers = (0..CONTAINERS).map(|_| store.join(1).unwrap()).collect();
         let model = Model { weights: [0, 1, 1, 1, 1], ..Model::default() };
         Self {

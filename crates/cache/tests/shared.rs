@@ -92,7 +92,7 @@ impl Source for Disk {
     }
 }
 
-fn read<M: Memory>(opened: &Opened<M>, disk: &Disk, offset: usize, len: usize) -> Vec<u8> {
+fn read<M: Memory>(opened: &FileReader<M>, disk: &Disk, offset: usize, len: usize) -> Vec<u8> {
     let mut buf = vec![0; len];
     let count = opened.read(disk, &mut buf, offset as u64).unwrap();
     buf.truncate(count);
@@ -129,7 +129,7 @@ fn a_second_reader_finds_what_the_first_has_fetched() {
 
 #[test]
 fn reading_from_front_to_back_fetches_ever_more_and_reading_here_and_there_does_not() {
-    let cache = cache(1000, Plain);
+    let cache = cache(1000, PrivateMemory);
     let member = cache.join(1).unwrap();
     let disk = Disk::new(1, 100 * BLOCK);
     let (opened, all) = (member.open(disk.now()).unwrap(), disk.all());
@@ -148,7 +148,7 @@ fn reading_from_front_to_back_fetches_ever_more_and_reading_here_and_there_does_
 
 #[test]
 fn a_version_is_asked_after_each_fetch() {
-    let cache = cache(16, Plain);
+    let cache = cache(16, PrivateMemory);
     let member = cache.join(1).unwrap();
     let disk = Disk::new(1, 2 * BLOCK);
     let old = disk.now();
@@ -207,7 +207,7 @@ fn what_is_invalidated_is_not_found_by_those_who_have_it_open() {
 #[test]
 fn several_who_miss_the_same_make_one_fetch() {
     for fails in [false, true] {
-        let cache = cache(16, Plain);
+        let cache = cache(16, PrivateMemory);
         let disk = Disk::new(1, BLOCK);
         let barriers = Arc::new([Barrier::new(2), Barrier::new(2)]);
         *disk.slow.lock().unwrap() = Some(Arc::clone(&barriers));
@@ -257,7 +257,7 @@ fn hits_allocate_nothing() {
 
 #[test]
 fn hits_keep_a_container_awake() {
-    let cache = cache(16, Plain);
+    let cache = cache(16, PrivateMemory);
     let (works, sleeps) = (cache.join(1).unwrap(), cache.join(1).unwrap());
     let disk = Disk::new(1, BLOCK);
     let files = [&works, &sleeps].map(|member| member.open(disk.now()).unwrap());
@@ -277,7 +277,7 @@ impl Memory for Slow {
     type File = PlainFile;
 
     fn create(&self, version: Version) -> std::result::Result<PlainFile, Errno> {
-        Plain.create(version)
+        PrivateMemory.create(version)
     }
 
     fn write(&self, file: &PlainFile, data: &[u8], offset: u64) -> std::result::Result<(), Errno> {
@@ -287,19 +287,19 @@ impl Memory for Slow {
                 barrier.wait();
             }
         }
-        Plain.write(file, data, offset)
+        PrivateMemory.write(file, data, offset)
     }
 
     fn read(&self, file: &PlainFile, buf: &mut [u8], offset: u64) -> std::result::Result<(), Errno> {
-        Plain.read(file, buf, offset)
+        PrivateMemory.read(file, buf, offset)
     }
 
     fn release(&self, file: &PlainFile, offset: u64, bytes: u64) -> std::result::Result<(), Errno> {
-        Plain.release(file, offset, bytes)
+        PrivateMemory.release(file, offset, bytes)
     }
 
     fn seal(&self, file: &PlainFile) -> std::result::Result<(), Errno> {
-        Plain.seal(file)
+        PrivateMemory.seal(file)
     }
 }
 
@@ -341,7 +341,7 @@ fn many_threads() {
                         .wrapping_add(1_442_695_040_888_963_407);
                     (random >> 33) as usize % below
                 };
-                let mut files: Vec<Opened<MemFd>> =
+                let mut files: Vec<FileReader<MemFd>> =
                     disks.iter().map(|disk| member.open(disk.now()).unwrap()).collect();
                 let mut loans = Vec::new();
                 for step in 0..2000 {

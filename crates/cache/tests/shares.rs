@@ -12,7 +12,7 @@ const UNIT: u64 = 1500;
 const PAGE: [u8; PAGE_BYTES as usize] = [7; PAGE_BYTES as usize];
 
 struct Run {
-    store: Store<Plain>,
+    store: Store<PrivateMemory>,
     containers: Vec<Container>,
 }
 
@@ -23,7 +23,7 @@ impl Run {
 
     fn with(policy: Kind, blocks: u64, weights: &[u32]) -> Self {
         let mut store =
-            Store::new(Config { capacity: blocks * PAGE_BYTES, files: usize::MAX, policy }, Plain);
+            Store::new(Config { capacity: blocks * PAGE_BYTES, files: usize::MAX, policy }, PrivateMemory);
         let containers = weights.iter().map(|weight| store.join(*weight).unwrap()).collect();
         Self { store, containers }
     }

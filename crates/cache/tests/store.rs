@@ -63,7 +63,7 @@ fn data_come_back_from_where_they_were_put() {
 #[test]
 fn what_is_lent_stays_whatever_is_needed() {
     for policy in Kind::ALL {
-        let mut store = Store::new(Config { capacity: 8 * BLOCK_BYTES, files: 100, policy }, Plain);
+        let mut store = Store::new(Config { capacity: 8 * BLOCK_BYTES, files: 100, policy }, PrivateMemory);
         let (one, other) = (store.join(1).unwrap(), store.join(1000).unwrap());
         let file = version(1, 1, 3 * BLOCK_BYTES);
         (0..2).for_each(|index| assert!(fill(&mut store, one, file, index).unwrap()));
@@ -100,7 +100,7 @@ fn what_is_lent_stays_whatever_is_needed() {
 /// Its memory may be mapped somewhere for ever.
 #[test]
 fn what_was_lent_goes_as_a_whole() {
-    let (mut store, container) = store(6, Plain);
+    let (mut store, container) = store(6, PrivateMemory);
     let file = version(1, 1, 3 * BLOCK_BYTES);
     (0..3).for_each(|index| assert!(fill(&mut store, container, file, index).unwrap()));
     let lent = store.lend(file.key, container).unwrap().unwrap();
@@ -119,7 +119,7 @@ fn what_was_lent_goes_as_a_whole() {
 
 #[test]
 fn nothing_stale_is_found() {
-    let (mut store, container) = store(8, Plain);
+    let (mut store, container) = store(8, PrivateMemory);
     let (old, new) = (version(1, 1, BLOCK_BYTES), version(1, 2, BLOCK_BYTES));
     assert!(fill(&mut store, container, old, 0).unwrap());
     assert_eq!(store.read(new.key, BlockIndex(0), container, 0, &mut [0]).unwrap(), None);
@@ -148,7 +148,7 @@ fn nothing_stale_is_found() {
 
 #[test]
 fn fetches_are_bounded() {
-    let (mut store, container) = store(1, Plain);
+    let (mut store, container) = store(1, PrivateMemory);
     let file = version(1, 1, BLOCK_BYTES);
     let mut fills: Vec<Fill> = (0..FILLS_MAX).map(|_| store.begin(file, BlockIndex(0)).unwrap()).collect();
     assert!(store.begin(file, BlockIndex(0)).is_none());
@@ -160,7 +160,7 @@ fn fetches_are_bounded() {
 #[test]
 fn files_are_bounded() {
     let config = Config { capacity: 1 << 30, files: 3, policy: Kind::default() };
-    let mut store = Store::new(config, Plain);
+    let mut store = Store::new(config, PrivateMemory);
     let container = store.join(1).unwrap();
     for inode in 0..10 {
         assert!(fill(&mut store, container, version(inode, 1, 10), 0).unwrap());
@@ -171,7 +171,7 @@ fn files_are_bounded() {
 
 #[test]
 fn sizes_must_agree() {
-    let (mut store, container) = store(4, Plain);
+    let (mut store, container) = store(4, PrivateMemory);
     assert!(fill(&mut store, container, version(1, 1, 2 * BLOCK_BYTES), 0).unwrap());
     assert_eq!(fill(&mut store, container, version(1, 1, 3 * BLOCK_BYTES), 1), Err(Error::Length));
     store.audit();
@@ -187,18 +187,18 @@ struct Bad {
 }
 
 impl Memory for &Bad {
-    type File = <Plain as Memory>::File;
+    type File = <PrivateMemory as Memory>::File;
 
     fn create(&self, version: Version) -> std::result::Result<Self::File, Errno> {
-        Plain.create(version)
+        PrivateMemory.create(version)
     }
 
     fn write(&self, file: &Self::File, data: &[u8], offset: u64) -> std::result::Result<(), Errno> {
-        if self.writes.get() { Err(Errno::NOMEM) } else { Plain.write(file, data, offset) }
+        if self.writes.get() { Err(Errno::NOMEM) } else { PrivateMemory.write(file, data, offset) }
     }
 
     fn read(&self, file: &Self::File, buf: &mut [u8], offset: u64) -> std::result::Result<(), Errno> {
-        Plain.read(file, buf, offset)?;
+        PrivateMemory.read(file, buf, offset)?;
         if let Some(byte) = buf.first_mut().filter(|_| self.reads_other.get()) {
             *byte ^= 1;
         }
@@ -206,11 +206,11 @@ impl Memory for &Bad {
     }
 
     fn release(&self, file: &Self::File, offset: u64, bytes: u64) -> std::result::Result<(), Errno> {
-        if self.releases.get() { Err(Errno::NOMEM) } else { Plain.release(file, offset, bytes) }
+        if self.releases.get() { Err(Errno::NOMEM) } else { PrivateMemory.release(file, offset, bytes) }
     }
 
     fn seal(&self, file: &Self::File) -> std::result::Result<(), Errno> {
-        if self.seals.get() { Err(Errno::BUSY) } else { Plain.seal(file) }
+        if self.seals.get() { Err(Errno::BUSY) } else { PrivateMemory.seal(file) }
     }
 }
 
@@ -256,7 +256,7 @@ fn damage_is_noticed_and_dropped() {
 #[test]
 fn what_there_is_no_memory_for_goes_by_weight_and_what_is_lent_when_it_comes_back() {
     for policy in Kind::ALL {
-        let mut store = Store::new(Config { capacity: 40 * BLOCK_BYTES, files: 100, policy }, Plain);
+        let mut store = Store::new(Config { capacity: 40 * BLOCK_BYTES, files: 100, policy }, PrivateMemory);
         let (one, other) = (store.join(100).unwrap(), store.join(300).unwrap());
         let lent = version(1, 1, 4 * BLOCK_BYTES);
         (0..4).for_each(|index| assert!(fill(&mut store, one, lent, index).unwrap()));
@@ -265,7 +265,7 @@ fn what_there_is_no_memory_for_goes_by_weight_and_what_is_lent_when_it_comes_bac
             assert!(fill(&mut store, one, version(2, 1, 16 * BLOCK_BYTES), index).unwrap());
             assert!(fill(&mut store, other, version(3, 1, 16 * BLOCK_BYTES), index).unwrap());
         }
-        let held = |store: &Store<Plain>| {
+        let held = |store: &Store<PrivateMemory>| {
             let stats = store.stats();
             stats.containers.iter().map(|one| one.charge / BLOCK_BYTES).collect::<Vec<_>>()
         };
@@ -292,14 +292,14 @@ fn what_there_is_no_memory_for_goes_by_weight_and_what_is_lent_when_it_comes_bac
 
 /// Memory with a file in it, as a predecessor has left it.
 fn left(version: Version) -> PlainFile {
-    let file = Plain.create(version).unwrap();
-    Plain.write(&file, &vec![version.key.version as u8; version.size as usize], 0).unwrap();
+    let file = PrivateMemory.create(version).unwrap();
+    PrivateMemory.write(&file, &vec![version.key.version as u8; version.size as usize], 0).unwrap();
     file
 }
 
 #[test]
 fn what_a_predecessor_has_left_is_nobodys() {
-    let (mut store, container) = store(4, Plain);
+    let (mut store, container) = store(4, PrivateMemory);
     let (old, new) = (version(1, 7, 3 * BLOCK_BYTES), version(2, 8, 3 * BLOCK_BYTES));
     let all: Vec<BlockIndex> = (0..3).map(BlockIndex).collect();
     // Of what was lent all is there.
@@ -325,11 +325,13 @@ fn what_a_predecessor_has_left_is_nobodys() {
 
 #[test]
 fn what_may_be_lent_is_shared_by_weight() {
-    let mut store =
-        Store::new(Config { capacity: 144 * BLOCK_BYTES, files: 1000, policy: Kind::default() }, Plain);
+    let mut store = Store::new(
+        Config { capacity: 144 * BLOCK_BYTES, files: 1000, policy: Kind::default() },
+        PrivateMemory,
+    );
     // Files of one block, as long as they are lent: how many.
     let mut inodes = 1..;
-    let mut borrow = |store: &mut Store<Plain>, container| {
+    let mut borrow = |store: &mut Store<PrivateMemory>, container| {
         let mut loans = Vec::new();
         for inode in inodes.by_ref() {
             let file = version(inode, 1, BLOCK_BYTES);

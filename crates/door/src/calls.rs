@@ -16,10 +16,12 @@ use vellum_ring::files::{
     ASK_KERNEL, CHECKED, DEPTH_MAX, ENTER, LOOK, MAKE_DIR, MAKE_LINK, NAME_MAX, OPEN, PROVE, REOPEN,
     SET_ATTRIBUTES, SLOT_BYTES, STALE, TOKEN_BYTES,
 };
-use vellum_vfs::{Client, Given, Handout, HandoutFlags, Name, NodeId, Progress, Refused, Verdict, Wanted};
+use vellum_vfs::{
+    Client, DirName, ExportFile, Handout, HandoutError, HandoutFlags, Name, NodeId, Progress, Verdict,
+};
 
 /// A directory that a program has entered, or is to enter.
-pub(crate) struct Entered<T: Handout> {
+pub(crate) struct ClientDir<T: Handout> {
     /// Its number, from when it is entered.
     pub(crate) number: u64,
     tree: Weak<T>,
@@ -30,7 +32,7 @@ pub(crate) struct Entered<T: Handout> {
     counts: Arc<Counts>,
 }
 
-impl<T: Handout> Entered<T> {
+impl<T: Handout> ClientDir<T> {
     /// Whether its mount is still served.
     pub(crate) fn is_there(&self) -> bool {
         self.tree.strong_count() > 0
@@ -48,38 +50,38 @@ impl<T: Handout> Entered<T> {
 }
 
 /// What came of a call.
-pub(crate) enum Done<T: Handout> {
+pub(crate) enum CallOutcome<T: Handout> {
     Values([u64; 6]),
     File(OwnedFd),
     /// A directory that is to be entered.
-    Directory(Entered<T>),
+    Directory(ClientDir<T>),
 }
 
-impl<T: Handout> Done<T> {
+impl<T: Handout> CallOutcome<T> {
     const NOTHING: Self = Self::Values([0; 6]);
 
     /// A file that can be sent.
-    fn file(given: Given) -> Verdict<Self> {
+    fn file(given: ExportFile) -> Verdict<Self> {
         match given {
-            Given::Descriptor(file) => Ok(Self::File(file)),
-            Given::Object(_) => Err(Refused::Kernel),
+            ExportFile::Descriptor(file) => Ok(Self::File(file)),
+            ExportFile::Object(_) => Err(HandoutError::Kernel),
         }
     }
 }
 
 /// The status of a response.
-pub(crate) fn status(refused: Refused) -> i32 {
+pub(crate) fn status(refused: HandoutError) -> i32 {
     let number = match refused {
-        Refused::Error(errno) => return errno.raw_os_error(),
-        Refused::Kernel => ASK_KERNEL,
-        Refused::Known => LOOK,
-        Refused::Stale => STALE,
+        HandoutError::Error(errno) => return errno.raw_os_error(),
+        HandoutError::Kernel => ASK_KERNEL,
+        HandoutError::Known => LOOK,
+        HandoutError::Stale => STALE,
     };
     number as i32
 }
 
-fn kernel<T>(_: T) -> Refused {
-    Refused::Kernel
+fn fall_back_to_kernel<T>(_: T) -> HandoutError {
+    HandoutError::Kernel
 }
 
 /// Carries out a call. `progress` hears how far it has come.
@@ -88,7 +90,7 @@ pub(crate) fn carry_out<T: Handout>(
     request: &Request,
     data: &[u8],
     progress: &dyn Progress,
-) -> Verdict<Done<T>> {
+) -> Verdict<CallOutcome<T>> {
     let [directory, flags, mode, ..] = request.args;
     let client = program.client(progress);
     match request.opcode {
@@ -98,7 +100,7 @@ pub(crate) fn carry_out<T: Handout>(
         _ => {}
     }
     let (data, rest) = match request.opcode {
-        MAKE_LINK => data.split_at_checked(flags as usize).ok_or(Refused::Kernel)?,
+        MAKE_LINK => data.split_at_checked(flags as usize).ok_or(HandoutError::Kernel)?,
         _ => (data, &[][..]),
     };
     let (path, name) = match data.iter().rposition(|byte| *byte == b'/') {
@@ -107,10 +109,10 @@ pub(crate) fn carry_out<T: Handout>(
     };
     let directory = path.map_or(Ok(directory), |path| descend(program, &client, directory, path))?;
     let name = Text::<{ NAME_MAX + 1 }>::new(name)?;
-    let entered = program.find(directory).ok_or(Refused::Stale)?;
-    let asked = Asked {
+    let entered = program.find(directory).ok_or(HandoutError::Stale)?;
+    let asked = NameRequest {
         client,
-        tree: entered.tree.upgrade().ok_or(Refused::Stale)?,
+        tree: entered.tree.upgrade().ok_or(HandoutError::Stale)?,
         entered,
         name: name.name()?,
         checked: request.flags & CHECKED != 0,
@@ -120,9 +122,13 @@ pub(crate) fn carry_out<T: Handout>(
         MAKE_DIR => (Call::MakeDir, asked.make_dir(mode as u32)),
         SET_ATTRIBUTES => (Call::SetAttributes, asked.set(&request.args)),
         MAKE_LINK => (Call::MakeLink, asked.make_link(rest)),
-        _ => (Call::Kernel, Err(Refused::Kernel)),
+        _ => (Call::Kernel, Err(HandoutError::Kernel)),
     };
-    entered.counts.count(if matches!(done, Ok(_) | Err(Refused::Error(_))) { call } else { Call::Kernel });
+    entered.counts.count(if matches!(done, Ok(_) | Err(HandoutError::Error(_))) {
+        call
+    } else {
+        Call::Kernel
+    });
     done
 }
 
@@ -132,17 +138,17 @@ struct Text<const N: usize>([u8; N], usize);
 impl<const N: usize> Text<N> {
     fn new(bytes: &[u8]) -> Verdict<Self> {
         let mut all = [0; N];
-        let room = all.get_mut(..bytes.len()).filter(|_| bytes.len() < N).ok_or(Refused::Kernel)?;
+        let room = all.get_mut(..bytes.len()).filter(|_| bytes.len() < N).ok_or(HandoutError::Kernel)?;
         room.copy_from_slice(bytes);
         Ok(Self(all, bytes.len()))
     }
 
     fn c_str(&self) -> Verdict<&CStr> {
-        CStr::from_bytes_with_nul(self.0.get(..=self.1).unwrap_or_default()).map_err(kernel)
+        CStr::from_bytes_with_nul(self.0.get(..=self.1).unwrap_or_default()).map_err(fall_back_to_kernel)
     }
 
     fn name(&self) -> Verdict<Name<'_>> {
-        Name::new(self.c_str()?).map_err(kernel)
+        Name::new(self.c_str()?).map_err(fall_back_to_kernel)
     }
 }
 
@@ -157,33 +163,33 @@ fn descend<T: Handout>(
     let mut at = from;
     for (depth, name) in path.split(|byte| *byte == b'/').enumerate() {
         if depth >= DEPTH_MAX {
-            return Err(Refused::Kernel);
+            return Err(HandoutError::Kernel);
         }
         let name = Text::<{ NAME_MAX + 1 }>::new(name)?;
-        let entered = program.find(at).ok_or(Refused::Stale)?;
-        let tree = entered.tree.upgrade().ok_or(Refused::Stale)?;
+        let entered = program.find(at).ok_or(HandoutError::Stale)?;
+        let tree = entered.tree.upgrade().ok_or(HandoutError::Stale)?;
         let below = tree.below(client, &entered.dir, name.name()?)?;
         let is_it =
-            |entered: &&Entered<T>| entered.node == below && entered.tree.as_ptr() == Arc::as_ptr(&tree);
-        at = program.entered.iter().find(is_it).map(|entered| entered.number).ok_or(Refused::Known)?;
+            |entered: &&ClientDir<T>| entered.node == below && entered.tree.as_ptr() == Arc::as_ptr(&tree);
+        at = program.entered.iter().find(is_it).map(|entered| entered.number).ok_or(HandoutError::Known)?;
     }
     Ok(at)
 }
 
 /// A directory in which the program shows that no domain holds it.
-fn prove<T: Handout>(program: &mut Program<'_, T>) -> Verdict<Done<T>> {
-    let room = program.door.room.as_ref().ok_or(Refused::Kernel)?;
-    program.proof.ask(room).map(Done::File).map_err(|error| {
+fn prove<T: Handout>(program: &mut Program<'_, T>) -> Verdict<CallOutcome<T>> {
+    let room = program.door.room.as_ref().ok_or(HandoutError::Kernel)?;
+    program.proof.ask(room).map(CallOutcome::File).map_err(|error| {
         tracing::debug!(%error, "a directory for a proof");
-        Refused::Kernel
+        HandoutError::Kernel
     })
 }
 
-fn enter<T: Handout>(program: &mut Program<'_, T>, data: &[u8]) -> Verdict<Done<T>> {
-    let shown = Shown::find(program, data)?;
+fn enter<T: Handout>(program: &mut Program<'_, T>, data: &[u8]) -> Verdict<CallOutcome<T>> {
+    let shown = ProvenObject::find(program, data)?;
     let dir = shown.tree.enter(shown.node)?;
     let counts = shown.counts(program);
-    Ok(Done::Directory(Entered::new(&shown.tree, dir, counts)))
+    Ok(CallOutcome::Directory(ClientDir::new(&shown.tree, dir, counts)))
 }
 
 /// The file of a descriptor, to write.
@@ -192,43 +198,43 @@ fn reopen<T: Handout>(
     client: &Client<'_>,
     flags: u32,
     data: &[u8],
-) -> Verdict<Done<T>> {
+) -> Verdict<CallOutcome<T>> {
     let known = OFlags::NONBLOCK | OFlags::DSYNC | OFlags::SYNC | OFlags::LARGEFILE;
     let flags = OFlags::from_bits_retain(flags);
     if !known.contains(flags) {
-        return Err(Refused::Kernel);
+        return Err(HandoutError::Kernel);
     }
-    let shown = Shown::find(program, data)?;
+    let shown = ProvenObject::find(program, data)?;
     let counts = shown.counts(program);
     let done = shown.tree.reopen(client, shown.node, wanted_flags(flags | OFlags::WRONLY));
     counts.count(if done.is_ok() { Call::Open } else { Call::Kernel });
-    Done::file(done?)
+    CallOutcome::file(done?)
 }
 
 /// Something that a program has shown, and where.
-struct Shown<T> {
+struct ProvenObject<T> {
     tree: Arc<T>,
     entrance: Arc<Entrance>,
     node: NodeId,
 }
 
-impl<T: Handout> Shown<T> {
+impl<T: Handout> ProvenObject<T> {
     /// Nothing is found for a program that may be held by a domain, which does not see what the service opens.
     fn find(program: &mut Program<'_, T>, token: &[u8]) -> Verdict<Self> {
-        if !program.proof.is_given() {
-            return Err(Refused::Kernel);
+        if !program.proof.poll_proof() {
+            return Err(HandoutError::Kernel);
         }
-        let token = <[u8; TOKEN_BYTES]>::try_from(token).map_err(kernel)?;
+        let token = <[u8; TOKEN_BYTES]>::try_from(token).map_err(fall_back_to_kernel)?;
         let shown = program.door.find(|files| {
             let node = files.entrance.tokens.redeem(program.who, &token)?;
             Some(Self { tree: files.tree.upgrade()?, entrance: Arc::clone(&files.entrance), node })
         });
-        shown.ok_or(Refused::Kernel)
+        shown.ok_or(HandoutError::Kernel)
     }
 
     /// The program's counts there.
     fn counts(&self, program: &Program<'_, T>) -> Arc<Counts> {
-        let is_same = |entered: &&Entered<T>| entered.tree.as_ptr() == Arc::as_ptr(&self.tree);
+        let is_same = |entered: &&ClientDir<T>| entered.tree.as_ptr() == Arc::as_ptr(&self.tree);
         let same = program.entered.iter().find(is_same);
         same.map_or_else(|| self.entrance.stats.add_program(), |entered| Arc::clone(&entered.counts))
     }
@@ -254,20 +260,20 @@ fn wanted_flags(flags: OFlags) -> HandoutFlags {
 }
 
 /// A call about a name in a directory.
-struct Asked<'a, T: Handout> {
+struct NameRequest<'a, T: Handout> {
     client: Client<'a>,
     tree: Arc<T>,
-    entered: &'a Entered<T>,
+    entered: &'a ClientDir<T>,
     name: Name<'a>,
     checked: bool,
 }
 
-impl<T: Handout> Asked<'_, T> {
-    fn wanted(&self) -> Wanted<'_, T::Dir> {
-        Wanted { dir: &self.entered.dir, name: self.name, checked: self.checked }
+impl<T: Handout> NameRequest<'_, T> {
+    fn wanted(&self) -> DirName<'_, T::Dir> {
+        DirName { dir: &self.entered.dir, name: self.name, checked: self.checked }
     }
 
-    fn open(&self, flags: u32, mode: u32) -> Verdict<Done<T>> {
+    fn open(&self, flags: u32, mode: u32) -> Verdict<CallOutcome<T>> {
         let known = OFlags::RWMODE
             | OFlags::CREATE
             | OFlags::EXCL
@@ -284,32 +290,32 @@ impl<T: Handout> Asked<'_, T> {
         let flags = OFlags::from_bits_retain(flags);
         let writes = [OFlags::WRONLY, OFlags::RDWR].contains(&(flags & OFlags::RWMODE));
         if !known.contains(flags) || !writes || mode & !0o1777 != 0 {
-            return Err(Refused::Kernel);
+            return Err(HandoutError::Kernel);
         }
         let opened = self.tree.open_or_create(&self.client, &self.wanted(), wanted_flags(flags), mode);
-        Done::file(opened?)
+        CallOutcome::file(opened?)
     }
 
     /// Makes a directory, and enters it.
-    fn make_dir(&self, mode: u32) -> Verdict<Done<T>> {
+    fn make_dir(&self, mode: u32) -> Verdict<CallOutcome<T>> {
         let made = self.tree.mkdir(&self.client, &self.wanted(), mode)?;
         // Where it could not be entered it is made all the same. The program enters it like any other.
-        Ok(made.map_or(Done::NOTHING, |dir| {
-            Done::Directory(Entered::new(&self.tree, dir, Arc::clone(&self.entered.counts)))
+        Ok(made.map_or(CallOutcome::NOTHING, |dir| {
+            CallOutcome::Directory(ClientDir::new(&self.tree, dir, Arc::clone(&self.entered.counts)))
         }))
     }
 
-    fn make_link(&self, target: &[u8]) -> Verdict<Done<T>> {
+    fn make_link(&self, target: &[u8]) -> Verdict<CallOutcome<T>> {
         if target.is_empty() {
-            return Err(Refused::Kernel);
+            return Err(HandoutError::Kernel);
         }
         let target = Text::<{ SLOT_BYTES as usize }>::new(target)?;
-        self.tree.symlink(&self.client, &self.wanted(), target.c_str()?).map(|()| Done::NOTHING)
+        self.tree.symlink(&self.client, &self.wanted(), target.c_str()?).map(|()| CallOutcome::NOTHING)
     }
 
-    fn set(&self, args: &[u64; 5]) -> Verdict<Done<T>> {
-        let SetAttrCall { set, follows } = SetAttrCall::new(args).ok_or(Refused::Kernel)?;
-        self.tree.setattr(&self.client, &self.wanted(), &set, follows).map(|()| Done::NOTHING)
+    fn set(&self, args: &[u64; 5]) -> Verdict<CallOutcome<T>> {
+        let SetAttrCall { set, follows } = SetAttrCall::new(args).ok_or(HandoutError::Kernel)?;
+        self.tree.setattr(&self.client, &self.wanted(), &set, follows).map(|()| CallOutcome::NOTHING)
     }
 }
 

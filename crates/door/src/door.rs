@@ -1,10 +1,10 @@
 //! The door of a service: the mounts behind it, and the rings of all programs.
 
-use crate::greeting::{self, Waiting};
+use crate::greeting::{self, PendingClients};
+use crate::inflight_fds::{InflightFds, Line};
 use crate::mount::{Files, Mount};
 use crate::program;
 use crate::proof::Room;
-use crate::underway::{Line, Underway};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::io;
@@ -42,7 +42,7 @@ struct Books<T> {
 pub struct Door<T> {
     books: Mutex<Books<T>>,
     /// What programs were sent and have not taken.
-    underway: Arc<Underway>,
+    inflight: Arc<InflightFds>,
     /// Where programs show what no domain keeps them from; None: they cannot, and are given nothing.
     pub(crate) room: Option<Arc<Room>>,
     /// Keeps processors awake for rings.
@@ -54,7 +54,7 @@ impl<T: Handout> Door<T> {
     #[must_use]
     pub fn new(room: Option<Arc<Room>>, latency: Arc<CpuLatency>) -> Arc<Self> {
         let books = Books { mounts: BTreeMap::new(), last: 0, programs: 0, spare: None, spare_comes: false };
-        Arc::new(Self { books: Mutex::new(books), underway: Arc::default(), room, latency })
+        Arc::new(Self { books: Mutex::new(books), inflight: Arc::default(), room, latency })
     }
 
     /// Lets programs come to a mount; its number here.
@@ -74,17 +74,22 @@ impl<T: Handout> Door<T> {
 
     /// To be called now and then: closes connections that are over, as far as nobody has to be waited for.
     pub fn sweep(&self) {
-        self.underway.sweep();
+        self.inflight.sweep();
     }
 
     /// Whether no further program can be heard.
     pub fn is_full(&self) -> bool {
-        self.underway.is_full()
+        self.inflight.is_full()
     }
 
     /// Greets one program, if there is one at the socket, which is not waited for. `namespace`: the service's user namespace.
-    pub fn greet(&self, listener: &UnixListener, namespace: u64, waiting: &mut Waiting) -> io::Result<()> {
-        let (program, outcome) = match greeting::answer(listener, &self.underway, &self.numbers(), namespace)
+    pub fn greet(
+        &self,
+        listener: &UnixListener,
+        namespace: u64,
+        waiting: &mut PendingClients,
+    ) -> io::Result<()> {
+        let (program, outcome) = match greeting::answer(listener, &self.inflight, &self.numbers(), namespace)
         {
             Ok(program) => (Some(program), Ok(())),
             Err(error) => (None, Err(error)),
@@ -94,7 +99,7 @@ impl<T: Handout> Door<T> {
     }
 
     /// Gives those who have been greeted what they have asked for by now.
-    pub fn hear(self: &Arc<Self>, waiting: &mut Waiting) {
+    pub fn hear(self: &Arc<Self>, waiting: &mut PendingClients) {
         waiting.look(|program, asked| self.give(program, asked));
     }
 
@@ -191,7 +196,7 @@ impl<T: Handout> Door<T> {
             books.programs += 1;
         }
         // Whatever becomes of the thread.
-        let counted = Counted(Arc::clone(self));
+        let counted = RingGuard(Arc::clone(self));
         let started = std::thread::Builder::new().name("vellum-program".into()).spawn(move || {
             let door = &counted.0;
             if let Err(error) = program::serve(door, |memory| give(door, memory), || door.keep_spare()) {
@@ -205,9 +210,9 @@ impl<T: Handout> Door<T> {
 }
 
 /// A ring that is counted until this is dropped.
-struct Counted<T>(Arc<Door<T>>);
+struct RingGuard<T>(Arc<Door<T>>);
 
-impl<T> Drop for Counted<T> {
+impl<T> Drop for RingGuard<T> {
     fn drop(&mut self) {
         self.0.books.lock().programs -= 1;
     }
@@ -218,7 +223,7 @@ mod tests {
     use super::*;
     use crate::greeting::tests::receive;
     use crate::mount::Entrance;
-    use crate::tokens::Shower;
+    use crate::tokens::Prover;
     use rustix::fs::renameat;
     use std::ffi::CStr;
     use std::os::unix::net::UnixStream;
@@ -226,10 +231,10 @@ mod tests {
     use vellum_ring::files::{ENTER, PROOF_FROM, PROOF_TO, PROVE, TOKEN_BYTES};
     use vellum_ring::{CallError, Caller, Client, Linux, Request, Response};
     use vellum_sys::SharedRegion;
-    use vellum_vfs::{Given, HandoutFlags, Name, NodeId, Refused, SetAttr, Verdict, Wanted};
+    use vellum_vfs::{DirName, ExportFile, HandoutError, HandoutFlags, Name, NodeId, SetAttr, Verdict};
 
     type Asker<'a> = vellum_vfs::Client<'a>;
-    type At<'a> = Wanted<'a, ()>;
+    type At<'a> = DirName<'a, ()>;
 
     /// A tree that panics when a directory is entered.
     struct Panics;
@@ -251,31 +256,31 @@ mod tests {
         }
 
         fn below(&self, _: &Asker<'_>, (): &(), _: Name<'_>) -> Verdict<NodeId> {
-            Err(Refused::Kernel)
+            Err(HandoutError::Kernel)
         }
 
-        fn open(&self, _: &Asker<'_>, _: &At<'_>, _: HandoutFlags) -> Verdict<Given> {
-            Err(Refused::Kernel)
+        fn open(&self, _: &Asker<'_>, _: &At<'_>, _: HandoutFlags) -> Verdict<ExportFile> {
+            Err(HandoutError::Kernel)
         }
 
-        fn create(&self, _: &Asker<'_>, _: &At<'_>, _: HandoutFlags, _: u32) -> Verdict<Given> {
-            Err(Refused::Kernel)
+        fn create(&self, _: &Asker<'_>, _: &At<'_>, _: HandoutFlags, _: u32) -> Verdict<ExportFile> {
+            Err(HandoutError::Kernel)
         }
 
-        fn reopen(&self, _: &Asker<'_>, _: NodeId, _: HandoutFlags) -> Verdict<Given> {
-            Err(Refused::Kernel)
+        fn reopen(&self, _: &Asker<'_>, _: NodeId, _: HandoutFlags) -> Verdict<ExportFile> {
+            Err(HandoutError::Kernel)
         }
 
         fn setattr(&self, _: &Asker<'_>, _: &At<'_>, _: &SetAttr, _: bool) -> Verdict<()> {
-            Err(Refused::Kernel)
+            Err(HandoutError::Kernel)
         }
 
         fn mkdir(&self, _: &Asker<'_>, _: &At<'_>, _: u32) -> Verdict<Option<()>> {
-            Err(Refused::Kernel)
+            Err(HandoutError::Kernel)
         }
 
         fn symlink(&self, _: &Asker<'_>, _: &At<'_>, _: &CStr) -> Verdict<()> {
-            Err(Refused::Kernel)
+            Err(HandoutError::Kernel)
         }
     }
 
@@ -297,14 +302,14 @@ mod tests {
             numbers: [0; MOUNT_NUMBERS],
         };
         door.add(Mount { memory: None, files: Some(files), keep_awake: false });
-        let me = Shower {
+        let me = Prover {
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
             process: std::process::id(),
         };
         for round in 0..3 {
             let (ours, socket) = UnixStream::pair().unwrap();
-            door.give_ring(Line::new(Arc::clone(&door.underway), ours, me.uid));
+            door.give_ring(Line::new(Arc::clone(&door.inflight), ours, me.uid));
             let memory = SharedRegion::open(receive(&socket, 1).1.remove(0)).unwrap();
             call(&memory, PROVE, &[]).unwrap();
             let proof = receive(&socket, 1).1.remove(0);

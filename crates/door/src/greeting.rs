@@ -3,8 +3,8 @@
 //!
 //! Nothing is waited for, so one who stalls holds up nobody.
 
+use crate::inflight_fds::{InflightFds, Line};
 use crate::mount::Readable;
-use crate::underway::{Line, Underway};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use std::collections::VecDeque;
@@ -23,14 +23,14 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// Greets one client, if there is one; the connection.
 pub(crate) fn answer(
     listener: &UnixListener,
-    underway: &Arc<Underway>,
+    inflight: &Arc<InflightFds>,
     mounts: &[[u64; MOUNT_NUMBERS]],
     namespace: u64,
 ) -> io::Result<Line> {
     let answered = listener.accept().and_then(|(client, _)| {
         client.set_nonblocking(true)?;
         let peer = vellum_sys::peer(client.as_fd())?;
-        let line = Line::new(Arc::clone(underway), client, peer.uid);
+        let line = Line::new(Arc::clone(inflight), client, peer.uid);
         line.send(&greeting(mounts, namespace), &[])?;
         Ok(line)
     });
@@ -53,9 +53,9 @@ pub(crate) fn send_memory(line: &mut Line, memory: &Readable) -> io::Result<()> 
 
 /// Clients that have been greeted and may ask for something.
 #[derive(Debug, Default)]
-pub struct Waiting(VecDeque<(Line, Instant)>);
+pub struct PendingClients(VecDeque<(Line, Instant)>);
 
-impl Waiting {
+impl PendingClients {
     /// Takes another in; whoever has waited longest is sent away.
     pub(crate) fn extend(&mut self, client: Option<Line>) {
         if self.0.len() >= WAITING_MAX {
@@ -115,13 +115,13 @@ pub(crate) mod tests {
     fn greeted(
         dir: &Path,
         mounts: &[[u64; MOUNT_NUMBERS]],
-    ) -> (UnixListener, Arc<Underway>, UnixStream, Line) {
+    ) -> (UnixListener, Arc<InflightFds>, UnixStream, Line) {
         let listener = UnixListener::bind(dir.join("socket")).unwrap();
         listener.set_nonblocking(true).unwrap();
-        let underway = Arc::default();
+        let inflight = Arc::default();
         let client = UnixStream::connect(dir.join("socket")).unwrap();
-        let line = answer(&listener, &underway, mounts, 99).unwrap();
-        (listener, underway, client, line)
+        let line = answer(&listener, &inflight, mounts, 99).unwrap();
+        (listener, inflight, client, line)
     }
 
     #[test]
@@ -149,31 +149,31 @@ pub(crate) mod tests {
     #[test]
     fn nobody_is_waited_for() {
         let dir = tempfile::tempdir().unwrap();
-        let (listener, underway, _first, _line) = greeted(dir.path(), &[]);
+        let (listener, inflight, _first, _line) = greeted(dir.path(), &[]);
         let socket = dir.path().join("socket");
-        assert!(answer(&listener, &underway, &[], 0).is_err());
+        assert!(answer(&listener, &inflight, &[], 0).is_err());
         for _ in 0..1000 {
             // Those that go away at once, those that stay and say nothing.
             drop(UnixStream::connect(&socket).unwrap());
             let stalling = UnixStream::connect(&socket).unwrap();
-            let _ = answer(&listener, &underway, &[], 0);
-            let _ = answer(&listener, &underway, &[], 0);
+            let _ = answer(&listener, &inflight, &[], 0);
+            let _ = answer(&listener, &inflight, &[], 0);
             drop(stalling);
         }
         let client = UnixStream::connect(&socket).unwrap();
-        let _line = answer(&listener, &underway, &[], 0).unwrap();
+        let _line = answer(&listener, &inflight, &[], 0).unwrap();
         assert_eq!(receive(&client, GREETING_NUMBERS).0[0], GREETING);
     }
 
     #[test]
     fn a_ring_is_for_those_who_ask_for_it() {
         let dir = tempfile::tempdir().unwrap();
-        let (listener, underway, first, line) = greeted(dir.path(), &[]);
+        let (listener, inflight, first, line) = greeted(dir.path(), &[]);
         let socket = dir.path().join("socket");
-        let mut waiting = Waiting::default();
+        let mut waiting = PendingClients::default();
         waiting.extend(Some(line));
         let mut clients: Vec<_> = (0..3).map(|_| UnixStream::connect(&socket).unwrap()).collect();
-        (0..3).for_each(|_| waiting.extend(answer(&listener, &underway, &[], 0).ok()));
+        (0..3).for_each(|_| waiting.extend(answer(&listener, &inflight, &[], 0).ok()));
         clients.push(first);
         clients[0].write_all(&RING_WANTED.to_ne_bytes()).unwrap();
         clients[1].write_all(b"short").unwrap();
@@ -184,7 +184,7 @@ pub(crate) mod tests {
         assert_eq!((given, waiting.iter().count()), (vec![RING_WANTED], 1));
         (0..2 * WAITING_MAX).for_each(|_| {
             let _client = UnixStream::connect(&socket).unwrap();
-            waiting.extend(answer(&listener, &underway, &[], 0).ok());
+            waiting.extend(answer(&listener, &inflight, &[], 0).ok());
         });
         assert_eq!(waiting.iter().count(), WAITING_MAX);
     }

@@ -1,7 +1,7 @@
 //! The ring's door: programs that have connected to a socket are given files of a tree themselves, and memory to read.
 //!
 //! `greeting` says what there is and hears what a program wants, `program` serves one over its ring, `calls` and `setattr` read what it
-//! asks for and call [`vellum_vfs::Handout`], `proof` and `tokens` are what it shows before, `underway` bounds what was sent and has not
+//! asks for and call [`vellum_vfs::Handout`], `proof` and `tokens` are what it shows before, `inflight` bounds what was sent and has not
 //! been taken, and [`Door`] holds it all together.
 //!
 //! Which mounts there are, and who listens at the socket, is the service's to know ([`Mount`]). What a program may do is the tree's.
@@ -11,14 +11,14 @@ mod calls;
 mod counts;
 mod door;
 mod greeting;
+mod inflight_fds;
 mod mount;
 mod program;
 mod proof;
 mod setattr;
 mod tokens;
-mod underway;
 
 pub use door::Door;
-pub use greeting::Waiting;
+pub use greeting::PendingClients;
 pub use mount::{Entrance, Files, Mount, Readable};
 pub use proof::Room;

@@ -1,7 +1,7 @@
 //! A mount as programs reach it beside the kernel.
 
 use crate::counts::RingStats;
-use crate::tokens::{Shower, Tokens};
+use crate::tokens::{Prover, Tokens};
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
@@ -55,7 +55,7 @@ impl Entrance {
     /// Notes that the process that makes this request may write to a directory or a file. EINVAL: `value` is no token. EOPNOTSUPP: the
     /// process is not to be seen from here.
     pub fn note(&self, cx: &Context<'_>, node: NodeId, value: &[u8]) -> Result<()> {
-        self.tokens.note(Shower::of(cx)?, node, value)
+        self.tokens.note(Prover::from_context(cx)?, node, value)
     }
 
     /// How many calls there were, by the names that reports have for them.

@@ -3,11 +3,11 @@
 //! Who it is, is taken from the kernel once, when it connects. A program that becomes somebody else begins anew; one that does not is
 //! noticed with its next call, for the kernel says who the process is now.
 
-use crate::calls::{self, Entered};
+use crate::calls::{self, ClientDir};
 use crate::door::Door;
+use crate::inflight_fds::Line;
 use crate::proof::Proof;
-use crate::tokens::Shower;
-use crate::underway::Line;
+use crate::tokens::Prover;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, statat};
 use rustix::io::Errno;
@@ -22,7 +22,7 @@ use vellum_ring::files::{OPEN, PROVE, REOPEN, SLOT_BYTES, SLOTS};
 use vellum_ring::{Call, Layout, Linux, Response, Session};
 use vellum_sys::cpu_latency::Burst;
 use vellum_sys::{Ids, SharedRegion};
-use vellum_vfs::{Client, Handout, Progress, Refused};
+use vellum_vfs::{Client, Handout, HandoutError, Progress};
 
 /// How long to look for the next call before sleeping, in nanoseconds: longer than a program takes to write a small file. Not at all
 /// while processors are kept awake: between two calls there is often a request to a worker, which needs the processor.
@@ -35,12 +35,12 @@ const ENTERED_MAX: usize = 64;
 /// A program with a ring.
 pub(crate) struct Program<'a, T: Handout> {
     pub(crate) door: &'a Door<T>,
-    pub(crate) who: Shower,
+    pub(crate) who: Prover,
     process: Process,
     line: Line,
     /// That no domain holds it.
     pub(crate) proof: Proof,
-    pub(crate) entered: VecDeque<Entered<T>>,
+    pub(crate) entered: VecDeque<ClientDir<T>>,
     /// The last number that was given.
     next: u64,
 }
@@ -60,14 +60,14 @@ pub(crate) fn serve<T: Handout>(
     let memory = SharedRegion::create(c"vellum-ring", layout.bytes())?;
     let region = memory.region().ok_or(Errno::FAULT)?;
     let session = Session::create(region, layout, NonZeroU16::MIN, Linux).map_err(other)?;
-    let _ends = Ends(&session);
+    let _ends = SessionCloser(&session);
     let ring = session.ring().ok_or(Errno::INVAL)?;
     let line = give(memory.as_fd())?;
     let socket = line.fd()?;
     let peer = vellum_sys::peer(socket)?;
     let number = peer.process.ok_or(Errno::SRCH)?;
-    let who = Shower { uid: peer.uid, gid: peer.gid, process: number.unsigned_abs() };
-    let process = Process::of(socket, number)?;
+    let who = Prover { uid: peer.uid, gid: peer.gid, process: number.unsigned_abs() };
+    let process = Process::of_peer(socket, number)?;
     // What it has asked, which is known.
     let _ = recv(socket, &mut [0; 8], RecvFlags::DONTWAIT);
     let mut poller = ring.poller();
@@ -81,7 +81,7 @@ pub(crate) fn serve<T: Handout>(
         if let Some(call) = poller.poll_for(if burst.is_awake() { 0 } else { SPIN }) {
             burst.call(|| door.keeps_awake());
             if !program.process.is(program.who) {
-                call.reply(Response::status(calls::status(Refused::Kernel)));
+                call.reply(Response::status(calls::status(HandoutError::Kernel)));
                 break;
             }
             program.answer(call)?;
@@ -98,16 +98,16 @@ pub(crate) fn serve<T: Handout>(
             if program.is_gone() {
                 break;
             }
-            program.entered.retain(Entered::is_there);
+            program.entered.retain(ClientDir::is_there);
         }
     }
     Ok(())
 }
 
 /// Closes a session when the thread that serves it ends, in whatever way: no call waits for an answer that nobody gives.
-struct Ends<'a>(&'a Session<'a, Linux>);
+struct SessionCloser<'a>(&'a Session<'a, Linux>);
 
-impl Drop for Ends<'_> {
+impl Drop for SessionCloser<'_> {
     fn drop(&mut self) {
         self.0.close();
     }
@@ -123,7 +123,7 @@ enum Process {
 
 impl Process {
     /// The process at the other end of a socket, which has this number.
-    fn of(socket: BorrowedFd<'_>, number: i32) -> io::Result<Self> {
+    fn of_peer(socket: BorrowedFd<'_>, number: i32) -> io::Result<Self> {
         if let Ok(process) = vellum_sys::peer_process(socket)
             && vellum_sys::ids_of(process.as_fd()).is_ok()
         {
@@ -134,7 +134,7 @@ impl Process {
     }
 
     /// Whether it is somebody now. A process that has died is nobody.
-    fn is(&self, who: Shower) -> bool {
+    fn is(&self, who: Prover) -> bool {
         let ids = (who.uid, who.gid);
         match self {
             Self::Itself(process) => {
@@ -147,9 +147,9 @@ impl Process {
 }
 
 /// The ring's memory says how far the service had come: a client whose service dies reads it there.
-struct Announced<'a, 'b>(&'a Call<'b, Linux>);
+struct RingProgress<'a, 'b>(&'a Call<'b, Linux>);
 
-impl Progress for Announced<'_, '_> {
+impl Progress for RingProgress<'_, '_> {
     fn begins(&self) {
         self.0.announce(true);
     }
@@ -178,23 +178,23 @@ impl<T: Handout> Program<'_, T> {
         let len = call.read_data(0, &mut data).min(request.len as usize);
         let data = data.get(..len).unwrap_or_default();
         // Before anything is done of which a descriptor would come.
-        if matches!(request.opcode, OPEN | REOPEN | PROVE) && !self.line.may_send() {
-            call.reply(Response::status(calls::status(Refused::Kernel)));
+        if matches!(request.opcode, OPEN | REOPEN | PROVE) && !self.line.reserve_send() {
+            call.reply(Response::status(calls::status(HandoutError::Kernel)));
             return Ok(());
         }
-        let response = match calls::carry_out(self, &request, data, &Announced(&call)) {
-            Ok(calls::Done::Values(values)) => Ok(Response { status: 0, len: 0, values }),
-            Ok(calls::Done::Directory(entered)) => {
+        let response = match calls::carry_out(self, &request, data, &RingProgress(&call)) {
+            Ok(calls::CallOutcome::Values(values)) => Ok(Response { status: 0, len: 0, values }),
+            Ok(calls::CallOutcome::Directory(entered)) => {
                 Ok(Response { status: 0, len: 0, values: self.enter(entered) })
             }
-            Ok(calls::Done::File(file)) => {
+            Ok(calls::CallOutcome::File(file)) => {
                 self.hand_out(&file).map(|tag| Response { status: 0, len: 0, values: [tag, 0, 0, 0, 0, 0] })
             }
             Err(refused) => Ok(Response::status(calls::status(refused))),
         };
         let (response, outcome) = match response {
             Ok(response) => (response, Ok(())),
-            Err(error) => (Response::status(calls::status(Refused::Kernel)), Err(error)),
+            Err(error) => (Response::status(calls::status(HandoutError::Kernel)), Err(error)),
         };
         call.reply(response);
         outcome
@@ -214,7 +214,7 @@ impl<T: Handout> Program<'_, T> {
     }
 
     /// The directory that has been entered under a number.
-    pub(crate) fn find(&mut self, number: u64) -> Option<&Entered<T>> {
+    pub(crate) fn find(&mut self, number: u64) -> Option<&ClientDir<T>> {
         let at = self.entered.iter().position(|entered| entered.number == number)?;
         // Those that are not asked for come to lie in front, and are the first to go.
         if at >= self.entered.len() / 2 {
@@ -226,7 +226,7 @@ impl<T: Handout> Program<'_, T> {
     }
 
     /// Enters a directory, which gets a number; what is to be answered.
-    fn enter(&mut self, mut entered: Entered<T>) -> [u64; 6] {
+    fn enter(&mut self, mut entered: ClientDir<T>) -> [u64; 6] {
         entered.number = self.number();
         let values = entered.values();
         if self.entered.len() >= ENTERED_MAX {

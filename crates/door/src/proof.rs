@@ -60,7 +60,7 @@ impl Room {
 
 /// Two directories and a file, for one program.
 #[derive(Debug)]
-struct Yard {
+struct ProofDirs {
     room: Arc<Room>,
     name: CString,
     into: OwnedFd,
@@ -68,7 +68,7 @@ struct Yard {
     file: u64,
 }
 
-impl Yard {
+impl ProofDirs {
     /// A new one, and the directory for the program.
     fn create(room: &Arc<Room>) -> Result<(Self, OwnedFd)> {
         let room = Arc::clone(room);
@@ -104,7 +104,7 @@ impl Yard {
     }
 }
 
-impl Drop for Yard {
+impl Drop for ProofDirs {
     fn drop(&mut self) {
         self.room.remove(std::mem::take(&mut self.name));
     }
@@ -113,20 +113,20 @@ impl Drop for Yard {
 /// What is known of a program.
 #[derive(Debug, Default)]
 pub(crate) struct Proof {
-    yard: Option<Yard>,
+    yard: Option<ProofDirs>,
     given: bool,
 }
 
 impl Proof {
     /// A directory for the program to show it in.
     pub(crate) fn ask(&mut self, room: &Arc<Room>) -> Result<OwnedFd> {
-        let (yard, outer) = Yard::create(room)?;
+        let (yard, outer) = ProofDirs::create(room)?;
         self.yard = Some(yard);
         Ok(outer)
     }
 
     /// Whether it has been shown.
-    pub(crate) fn is_given(&mut self) -> bool {
+    pub(crate) fn poll_proof(&mut self) -> bool {
         if let Some(yard) = self.yard.take_if(|yard| yard.is_moved()) {
             self.given = true;
             drop(yard);
@@ -162,18 +162,18 @@ mod tests {
         let Some(room) = Room::for_test() else { return };
         let none = files(&room);
         let mut proof = Proof::default();
-        assert!(!proof.is_given());
+        assert!(!proof.poll_proof());
         let outer = proof.ask(&room).unwrap();
         let create = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
         let make = |dir: &OwnedFd, name: &str| drop(openat(dir, name, create, Mode::empty()).unwrap());
         // Another file there.
         make(&outer, "into/file");
-        assert!(!proof.is_given());
+        assert!(!proof.poll_proof());
         // Another directory of that name, with the file in it from the beginning.
         renameat(&outer, "into", &outer, "was").unwrap();
         mkdirat(&outer, "into", Mode::RWXU).unwrap();
         renameat(&outer, "file", &outer, "into/file").unwrap();
-        assert!(!proof.is_given());
+        assert!(!proof.poll_proof());
         // It is asked for again: the first one goes, with everything that was put there.
         for name in ["into/deep", "into/deep/er", "was/deep"] {
             mkdirat(&outer, name, Mode::RWXU).unwrap();
@@ -183,9 +183,9 @@ mod tests {
         let outer = proof.ask(&room).unwrap();
         assert_eq!(files(&room), none + 3);
         linkat(&outer, "file", &outer, "other", AtFlags::empty()).unwrap();
-        assert!(!proof.is_given());
+        assert!(!proof.poll_proof());
         renameat(&outer, "file", &outer, "into/file").unwrap();
-        assert!(proof.is_given() && proof.is_given());
+        assert!(proof.poll_proof() && proof.poll_proof());
         drop(outer);
         assert_eq!(files(&room), none);
     }

@@ -15,16 +15,16 @@ type Token = [u8; TOKEN_BYTES];
 
 /// Who shows something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shower {
+pub(crate) struct Prover {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     /// The process.
     pub(crate) process: u32,
 }
 
-impl Shower {
+impl Prover {
     /// Who makes a request. EOPNOTSUPP: it cannot be told, for the process is not to be seen from here.
-    pub(crate) fn of(cx: &Context<'_>) -> Result<Self> {
+    pub(crate) fn from_context(cx: &Context<'_>) -> Result<Self> {
         let process = vellum_sys::process_of_thread(cx.pid).ok_or(Errno::OPNOTSUPP)?;
         Ok(Self { uid: cx.uid, gid: cx.gid, process })
     }
@@ -32,11 +32,11 @@ impl Shower {
 
 /// Numbers by chance, who has shown something with them, and what.
 #[derive(Debug, Default)]
-pub(crate) struct Tokens(Mutex<VecDeque<(Token, Shower, NodeId)>>);
+pub(crate) struct Tokens(Mutex<VecDeque<(Token, Prover, NodeId)>>);
 
 impl Tokens {
     /// A program shows something. EINVAL: that is no token.
-    pub(crate) fn note(&self, who: Shower, node: NodeId, value: &[u8]) -> Result<()> {
+    pub(crate) fn note(&self, who: Prover, node: NodeId, value: &[u8]) -> Result<()> {
         let token = Token::try_from(value).map_err(|_| Errno::INVAL)?;
         let mut tokens = self.0.lock();
         if tokens.len() >= MAX {
@@ -47,7 +47,7 @@ impl Tokens {
     }
 
     /// What somebody has shown with a token, once.
-    pub(crate) fn redeem(&self, who: Shower, token: &Token) -> Option<NodeId> {
+    pub(crate) fn redeem(&self, who: Prover, token: &Token) -> Option<NodeId> {
         let mut tokens = self.0.lock();
         let at = tokens.iter().position(|(known, by, _)| known == token && *by == who)?;
         tokens.remove(at).map(|(_, _, node)| node)
@@ -58,7 +58,7 @@ impl Tokens {
 mod tests {
     use super::*;
 
-    const ME: Shower = Shower { uid: 1, gid: 2, process: 3 };
+    const ME: Prover = Prover { uid: 1, gid: 2, process: 3 };
 
     #[test]
     fn a_token_is_good_once_and_not_for_ever() {
@@ -76,7 +76,7 @@ mod tests {
     fn a_token_is_good_for_nobody_else() {
         let tokens = Tokens::default();
         tokens.note(ME, NodeId(2), &[1; TOKEN_BYTES]).unwrap();
-        for other in [Shower { uid: 0, ..ME }, Shower { gid: 0, ..ME }, Shower { process: 4, ..ME }] {
+        for other in [Prover { uid: 0, ..ME }, Prover { gid: 0, ..ME }, Prover { process: 4, ..ME }] {
             assert_eq!(tokens.redeem(other, &[1; TOKEN_BYTES]), None, "{other:?}");
         }
         assert_eq!(tokens.redeem(ME, &[1; TOKEN_BYTES]), Some(NodeId(2)));

@@ -16,8 +16,8 @@ use vellum_service::Failure;
 use vellum_service::config::{AccessTimes, Config, Profile};
 use vellum_service::mounts::mountpoint;
 use vellum_service::mounts::session_setup::propagate;
-use vellum_service::pool::{FORMAT, Joined, Unread, said, serve_alone};
-use vellum_service::process::daemon::{Pending, Side, close_callers, detach, own_ipc};
+use vellum_service::pool::{FORMAT, FormatError, JoinOutcome, parse_text, serve_alone};
+use vellum_service::process::daemon::{Side, StartupReport, close_callers, detach, own_ipc};
 use vellum_service::sandbox::{Mode, can_pass_through};
 
 /// The subcommand of `vellum` that does what [`Mount::apart`] asks for.
@@ -40,7 +40,7 @@ pub struct Mount {
 /// A mount that a helper is to make.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Asked {
+struct HelperRequest {
     format: u32,
     config: Config,
     pool: Option<String>,
@@ -91,7 +91,7 @@ impl Mount {
     /// Has `program`, which is `vellum`, mount, and returns when the mount is ready.
     pub fn apart(&self, program: &Path) -> Result<(), Failure> {
         let pool = self.pool.as_ref().map(|pool| pool.as_str().to_owned());
-        let asked = Asked { format: FORMAT, config: self.config.clone(), pool };
+        let asked = HelperRequest { format: FORMAT, config: self.config.clone(), pool };
         let text = serde_json::to_vec(&asked).map_err(|e| Failure::system("a mount").because(e))?;
         // The place is for people who look at lists of processes.
         helper::run(Command::new(program).arg(HELPER).arg(&self.config.mountpoint), &text)
@@ -102,11 +102,11 @@ impl Mount {
         let what = "what is to be mounted";
         let mut text = Vec::new();
         from.take(ASKED_MAX).read_to_end(&mut text).map_err(|e| Failure::system(what).because(e))?;
-        let Asked { config, pool, .. } = said(&text).map_err(|why| match why {
-            Unread::Format(format) => Failure::system(format!(
+        let HelperRequest { config, pool, .. } = parse_text(&text).map_err(|why| match why {
+            FormatError::Format(format) => Failure::system(format!(
                 "{what}: said in format {format}, not {FORMAT}; use one version of vellum"
             )),
-            Unread::Unclear(e) => Failure::system(what).because(e),
+            FormatError::Unclear(e) => Failure::system(what).because(e),
         })?;
         let pool = pool.map(|name| name.parse()).transpose()?;
         Ok(Self { config, pool, foreground: false })
@@ -156,8 +156,8 @@ impl Mount {
         let prepare = |layers: &[&Path]| pool.prepare(layers);
         let service = vellum_service::pool::Pool { socket: pool.socket(), start: &start, prepare: &prepare };
         match service.join(&self.config)? {
-            Joined::Served => Ok(true),
-            Joined::Unfit(why) => {
+            JoinOutcome::Served => Ok(true),
+            JoinOutcome::Unfit(why) => {
                 tracing::debug!(pool = %pool.name(), "served by a process of its own: {why}");
                 Ok(false)
             }
@@ -168,7 +168,7 @@ impl Mount {
         &self,
         pool: Option<&Pool>,
         log: &dyn Fn() -> Result<(), Failure>,
-        pending: Option<&Pending>,
+        pending: Option<&StartupReport>,
     ) -> Result<(), Failure> {
         // Before any thread is started, and before any memory is filled that the tenant has to pay for.
         log()?;
@@ -230,7 +230,7 @@ mod tests {
         let odd = LayerSource::named(OsString::from_vec(b"/l\xff".to_vec()));
         let mut config = Config { lowers: vec![odd], mountpoint: "/m".into(), ..Config::default() };
         config.show_ids("0:100000:65536").unwrap();
-        let asked = Asked { format: FORMAT, config: config.clone(), pool: Some("one".into()) };
+        let asked = HelperRequest { format: FORMAT, config: config.clone(), pool: Some("one".into()) };
         let text = serde_json::to_vec(&asked).unwrap();
         let wanted = Mount { config, pool: Some("one".parse().unwrap()), foreground: false };
         assert_eq!(Mount::asked(text.as_slice()).unwrap(), wanted);

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use vellum_service::Failure;
 use vellum_service::config::Config;
-use vellum_service::mounts::elsewhere::Elsewhere;
+use vellum_service::mounts::mount_copies::MountCopy;
 use vellum_service::mounts::mountpoint;
 use vellum_service::pool as service;
 
@@ -77,7 +77,7 @@ impl Pool {
     }
 
     fn among(store: &Store, name: PoolName, settings: Settings, hierarchies: &Hierarchies) -> Self {
-        Self { groups: Groups::of(&name, hierarchies), socket: store.socket(&name), name, settings }
+        Self { groups: Groups::of_pool(&name, hierarchies), socket: store.socket(&name), name, settings }
     }
 
     /// A new one. Nothing is left of it when its settings cannot be had here.
@@ -88,7 +88,7 @@ impl Pool {
             store.create(name, &settings)?;
         }
         let _lock = own_ids(store, name, None, &settings)?;
-        let groups = Groups::of(name, &Hierarchies::here()?);
+        let groups = Groups::of_pool(name, &Hierarchies::here()?);
         let pool = Self { name: name.clone(), settings, groups, socket: store.socket(name) };
         let made = pool.groups.make(&pool.settings, &device::disks(&pool.settings.storage));
         if let Err(failure) = made.and_then(|()| store.create(name, &pool.settings)) {
@@ -125,7 +125,7 @@ impl Pool {
             && self.members().iter().all(|member| member.mountpoints.is_empty())
         {
             if begin.elapsed() > USUAL
-                && let Some(elsewhere) = self.processes().into_iter().find_map(Elsewhere::of_service)
+                && let Some(elsewhere) = self.processes().into_iter().find_map(MountCopy::of_service)
             {
                 let name = &self.name;
                 return Err(Failure::input(format!("pool {name}: a mount of it lives on: {elsewhere}")));

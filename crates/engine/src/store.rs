@@ -96,7 +96,7 @@ impl Store {
     /// The settings of a pool; None: there is no such pool.
     fn find(&self, name: &PoolName) -> Result<Option<Settings>, Failure> {
         let file = self.file(name);
-        let text = match crate::regular::open(&file).and_then(io::read_to_string) {
+        let text = match crate::regular_file::open(&file).and_then(io::read_to_string) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             text => text.map_err(|e| self.failed(&file, &e))?,
         };

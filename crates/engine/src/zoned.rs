@@ -4,24 +4,24 @@ use rustix::io::Errno;
 use std::path::Path;
 use std::sync::Arc;
 use vellum_service::Failure;
-use vellum_zoned::device::emulated::Pace;
-use vellum_zoned::device::{Access, FindError, Found, find};
+use vellum_zoned::device::emulator::Pace;
+use vellum_zoned::device::{Access, FindError, OpenDevice, find};
 use vellum_zoned::store::Store;
 
 /// The device, or why not.
-pub fn open(path: &Path, access: Access) -> Result<Found, Failure> {
+pub fn open(path: &Path, access: Access) -> Result<OpenDevice, Failure> {
     find(path, access, Pace::None).map_err(|error| refused(path, error))
 }
 
 /// The device and the store on it.
-pub fn store(path: &Path, access: Access) -> Result<(Found, Store), Failure> {
+pub fn store(path: &Path, access: Access) -> Result<(OpenDevice, Store), Failure> {
     let found = open(path, access)?;
     let store = store_on(&found, path, access)?;
     Ok((found, store))
 }
 
 /// The store on a device that is open.
-pub fn store_on(found: &Found, path: &Path, access: Access) -> Result<Store, Failure> {
+pub fn store_on(found: &OpenDevice, path: &Path, access: Access) -> Result<Store, Failure> {
     let device = Arc::clone(&found.device);
     let store = match access {
         Access::Read => Store::open_read_only(device),

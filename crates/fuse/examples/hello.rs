@@ -145,13 +145,20 @@ impl Filesystem for Hello {
     fn rmdir(&self, _: &Cx<'_>, parent: NodeId, name: Name<'_>) -> Result<()> {
         self.remove(parent, name)
     }
-    fn open(&self, _: &Cx<'_>, _: NodeId, _: u32) -> Result<Opened> {
+    fn open(&self, _: &Cx<'_>, _: NodeId, _: u32) -> Result<OpenReply> {
         // Never ask again: reads and writes name the node, and no state is kept per open file.
         Err(Errno::NOSYS.into())
     }
-    fn create(&self, cx: &Cx<'_>, dir: NodeId, name: Name<'_>, mode: u32, _: u32) -> Result<(Entry, Opened)> {
+    fn create(
+        &self,
+        cx: &Cx<'_>,
+        dir: NodeId,
+        name: Name<'_>,
+        mode: u32,
+        _: u32,
+    ) -> Result<(Entry, OpenReply)> {
         let entry = self.make(cx, dir, name, mode | 0o100_000)?;
-        Ok((entry, Opened { handle: Handle(0), io: OpenIo::Cached { keep: true } }))
+        Ok((entry, OpenReply { handle: Handle(0), io: OpenIo::Cached { keep: true } }))
     }
     fn read(&self, _: &Cx<'_>, node: NodeId, _: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.with(node, |node| {
@@ -181,7 +188,7 @@ impl Filesystem for Hello {
     fn fsync(&self, _: &Cx<'_>, _: NodeId, _: Handle, _: bool) -> Result<()> {
         Ok(())
     }
-    fn opendir(&self, _: &Cx<'_>, _: NodeId, _: u32) -> Result<Opened> {
+    fn opendir(&self, _: &Cx<'_>, _: NodeId, _: u32) -> Result<OpenReply> {
         Err(Errno::NOSYS.into())
     }
     fn readdir(

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use vellum_fuse::{MountOptions, Session, SessionOptions, mount};
 use vellum_vfs::{
-    Attr, AttrReply, Context, DirSink, Entry, Errno, Filesystem, Handle, Name, NodeId, Opened, RenameFlags,
-    Result, SetAttr, StatFs, WriteFlags, XattrFlags,
+    Attr, AttrReply, Context, DirSink, Entry, Errno, Filesystem, Handle, Name, NodeId, OpenReply,
+    RenameFlags, Result, SetAttr, StatFs, WriteFlags, XattrFlags,
 };
 
 /// An empty directory, whose attributes may or may not be cached.
@@ -62,10 +62,10 @@ impl Filesystem for Nothing {
     fn rename(&self, _: &Cx<'_>, _: (NodeId, Name<'_>), _: (NodeId, Name<'_>), _: RenameFlags) -> Result<()> {
         Err(Errno::PERM.into())
     }
-    fn open(&self, _: &Cx<'_>, _: NodeId, _: u32) -> Result<Opened> {
+    fn open(&self, _: &Cx<'_>, _: NodeId, _: u32) -> Result<OpenReply> {
         Err(Errno::PERM.into())
     }
-    fn create(&self, _: &Cx<'_>, _: NodeId, _: Name<'_>, _: u32, _: u32) -> Result<(Entry, Opened)> {
+    fn create(&self, _: &Cx<'_>, _: NodeId, _: Name<'_>, _: u32, _: u32) -> Result<(Entry, OpenReply)> {
         Err(Errno::PERM.into())
     }
     fn read(&self, _: &Cx<'_>, _: NodeId, _: Handle, _: u64, _: &mut [u8]) -> Result<usize> {
@@ -77,7 +77,7 @@ impl Filesystem for Nothing {
     fn fsync(&self, _: &Cx<'_>, _: NodeId, _: Handle, _: bool) -> Result<()> {
         Ok(())
     }
-    fn opendir(&self, _: &Cx<'_>, _: NodeId, _: u32) -> Result<Opened> {
+    fn opendir(&self, _: &Cx<'_>, _: NodeId, _: u32) -> Result<OpenReply> {
         Err(Errno::NOSYS.into())
     }
     fn readdir(&self, _: &Cx<'_>, _: NodeId, _: Handle, _: u64, _: &mut dyn DirSink) -> Result<()> {

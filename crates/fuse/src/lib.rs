@@ -20,13 +20,19 @@ mod mount;
 pub mod request;
 mod session;
 mod transport;
-mod warned;
 pub mod wire;
 mod workers;
 
-pub use mount::{Method, MountError, MountOptions, Mounted, is_mounted, mount, unmount};
-pub use session::inflight::{Inflight, Promised};
-pub use session::init::{MAX_WRITE_LIMIT, Negotiated, Profile, SessionOptions, WORKERS_MAX, Workers};
+pub use mount::{FuseMount, Method, MountError, MountOptions, is_mounted, mount, unmount};
+pub use session::inflight::{AnswerCounts, Inflight};
+pub use session::init::{MAX_WRITE_LIMIT, Profile, SessionOptions, SessionParameters, WORKERS_MAX, Workers};
 pub use session::notify::{FuseNotifier, disbelieve, resend};
 pub use session::stats::{Counts, TIME_CLASSES, Times, class_limit};
 pub use session::{Session, SessionHandle};
+
+/// Logs a condition the first time.
+pub(crate) fn warn_once(warned: &std::sync::atomic::AtomicBool, log: impl FnOnce()) {
+    if !warned.swap(true, std::sync::atomic::Ordering::Relaxed) {
+        log();
+    }
+}

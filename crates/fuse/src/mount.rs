@@ -93,7 +93,7 @@ impl Default for MountOptions {
 
 /// A connection that has been mounted. Dropping it closes the descriptor, but leaves the mount.
 #[derive(Debug)]
-pub struct Mounted {
+pub struct FuseMount {
     /// The connection.
     pub device: OwnedFd,
     /// Where, as an absolute path without symbolic links.
@@ -148,7 +148,7 @@ impl fmt::Display for MountError {
 impl std::error::Error for MountError {}
 
 /// Mounts a new connection at `mountpoint`, which must be a directory.
-pub fn mount(mountpoint: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
+pub fn mount(mountpoint: &Path, options: &MountOptions) -> Result<FuseMount, MountError> {
     let path = check_mountpoint(mountpoint)?;
     if options.subtype.is_empty()
         || !options.subtype.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
@@ -166,7 +166,7 @@ pub fn mount(mountpoint: &Path, options: &MountOptions) -> Result<Mounted, Mount
             other => other?,
         },
     };
-    Ok(Mounted { device, mountpoint: path })
+    Ok(FuseMount { device, mountpoint: path })
 }
 
 /// Takes the mount at `mountpoint` off. `lazy`: from the tree now, for good when nobody uses it. EBUSY without.
@@ -250,7 +250,7 @@ fn helper(path: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
     let received = sys::receive_descriptor(&ours);
     let output = child.wait_with_output().map_err(|error| failed(&error))?;
     if !output.status.success() {
-        return Err(said(&output.stderr));
+        return Err(fusermount_error(&output.stderr));
     }
     received.map_err(|error| failed(&error))
 }
@@ -301,11 +301,11 @@ fn helper_unmount(path: &Path, lazy: bool) -> Result<(), MountError> {
         .stdin(Stdio::null())
         .output()
         .map_err(|error| MountError::Helper(error.to_string()))?;
-    if output.status.success() { Ok(()) } else { Err(said(&output.stderr)) }
+    if output.status.success() { Ok(()) } else { Err(fusermount_error(&output.stderr)) }
 }
 
 /// What the helper wrote to its standard error, on one line, without its own name in front.
-fn said(stderr: &[u8]) -> MountError {
+fn fusermount_error(stderr: &[u8]) -> MountError {
     let text = String::from_utf8_lossy(stderr);
     let text = text.trim().trim_start_matches(HELPER).trim_start_matches(": ").replace('\n', "; ");
     MountError::Helper(if text.is_empty() { "failed without a word".into() } else { text })

@@ -16,7 +16,7 @@ pub const GROUPS_MAX: usize = 32;
 
 /// A request that cannot be understood, and the errno to answer it with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Malformed {
+pub struct MalformedRequest {
     /// The request to answer; None when not even the header could be read.
     pub unique: Option<u64>,
     /// What was asked, when that is known.
@@ -260,11 +260,11 @@ impl<'a> Args<'a> {
 }
 
 /// Reads a request. `setxattr_ext`: [`wire::InitFlags::SETXATTR_EXT`] has been negotiated.
-pub fn parse(bytes: &[u8], setxattr_ext: bool) -> Result<Request<'_>, Malformed> {
-    let unreadable = Malformed { unique: None, opcode: None, errno: Errno::IO };
+pub fn parse(bytes: &[u8], setxattr_ext: bool) -> Result<Request<'_>, MalformedRequest> {
+    let unreadable = MalformedRequest { unique: None, opcode: None, errno: Errno::IO };
     let (header, rest) = InHeader::read_from_prefix(bytes).map_err(|_| unreadable)?;
     let opcode = Opcode::from_u32(header.opcode);
-    let malformed = |errno| Malformed { unique: Some(header.unique), opcode, errno };
+    let malformed = |errno| MalformedRequest { unique: Some(header.unique), opcode, errno };
     let opcode = opcode.ok_or_else(|| malformed(Errno::NOSYS))?;
     let body_len = (header.len as usize).checked_sub(size_of::<InHeader>()).ok_or(malformed(Errno::IO))?;
     if body_len != rest.len() {

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use vellum_fuse::wire::{InitFlags, Opcode};
 use vellum_fuse::{
-    FuseNotifier, Inflight, Method, MountError, MountOptions, Promised, Session, SessionOptions, Workers,
+    AnswerCounts, FuseNotifier, Inflight, Method, MountError, MountOptions, Session, SessionOptions, Workers,
     disbelieve, is_mounted, mount, unmount,
 };
 use vellum_vfs::{Context, Filesystem, Name, NodeId, Notifier};
@@ -85,7 +85,7 @@ fn an_interrupted_request_is_answered_nevertheless() {
         let pid = rustix::process::Pid::from_child(&cats[cats.len() - 1]);
         // No SIGINT: shells have what they start in the background ignore it.
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-        wait_for("the first interrupt", || m.handle.counts().of(Opcode::Interrupt) >= 1);
+        wait_for("the first interrupt", || m.handle.counts().get(Opcode::Interrupt) >= 1);
         // It is counted before it is answered.
         wait_for_workers_to_sleep();
         // Time for a second one to come.
@@ -94,7 +94,7 @@ fn an_interrupted_request_is_answered_nevertheless() {
     for cat in &mut cats {
         assert!(cat.try_wait().unwrap().is_none(), "the kernel waits for the answer");
     }
-    assert_eq!(m.handle.counts().of(Opcode::Interrupt), 1, "refused for good by the first answer");
+    assert_eq!(m.handle.counts().get(Opcode::Interrupt), 1, "refused for good by the first answer");
     assert!(m.fs.lookups() > 0);
     m.fs.set_gate(true);
     for cat in &mut cats {
@@ -258,7 +258,7 @@ fn an_answer_that_is_given_twice_counts_once() {
     let found =
         filesystem.lookup(&Context::default(), NodeId::ROOT, Name::new(c"f").unwrap()).unwrap().unwrap();
     let inflight = Inflight::create().unwrap();
-    inflight.promises(0, unique, Promised { node: Some(found.node), open: None });
+    inflight.note_counts(0, unique, AnswerCounts { node: Some(found.node), open: None });
     assert_eq!(filesystem.lookups(), 1);
 
     let left = Inflight::open(inflight.descriptor().try_clone_to_owned().unwrap()).unwrap();
@@ -338,7 +338,7 @@ fn an_open_ends_once() {
     let next = Session::from_fd(Arc::clone(&m.fs), device, m.handle.negotiated().clone(), options, None);
     let (next, thread) = next.spawn().unwrap();
     next.notifier().resend().unwrap();
-    wait_for("it to come again", || next.counts().of(Opcode::Release) == 1);
+    wait_for("it to come again", || next.counts().get(Opcode::Release) == 1);
     // The answer to another request, which came later.
     fs::metadata(m.at("nothing")).unwrap_err();
     assert_eq!((m.fs.waiting.load(Ordering::Relaxed), m.fs.opens()), (1, 1), "carried out twice");

@@ -100,7 +100,7 @@ fn data_goes_past_the_daemon_and_is_coherent() {
 
     let counts = m.handle.counts();
     for opcode in [Opcode::Read, Opcode::Write, Opcode::Flush] {
-        assert_eq!(counts.of(opcode), 0, "{counts:?}");
+        assert_eq!(counts.get(opcode), 0, "{counts:?}");
     }
     common_end(&m);
 }
@@ -124,7 +124,7 @@ fn truncating_appending_and_sizes() {
     assert!(m.handle.negotiated().flags.contains(InitFlags::ATOMIC_O_TRUNC));
     let before = m.handle.counts();
     fs::write(m.at("f"), b"abc").unwrap();
-    assert_eq!(m.handle.counts().since(&before).of(Opcode::Setattr), 0);
+    assert_eq!(m.handle.counts().since(&before).get(Opcode::Setattr), 0);
     assert_eq!(fs::read(m.at("f")).unwrap(), b"abc");
     let mut file = fs::File::options().append(true).open(m.at("f")).unwrap();
     std::io::Write::write_all(&mut file, b"def").unwrap();
@@ -248,7 +248,7 @@ fn what_cannot_be_registered_is_cached() {
     let mut buf = [0; 4];
     two.read_exact_at(&mut buf, 9).unwrap();
     assert_eq!((&buf, map.get(10)), (b"yzzy", b'z'));
-    assert!(m.handle.counts().of(Opcode::Write) > 0);
+    assert!(m.handle.counts().get(Opcode::Write) > 0);
     drop((one, two, map));
     common_end(&m);
 }
@@ -265,7 +265,7 @@ fn a_direct_mode_reads_request_by_request() {
     for _ in 0..10 {
         file.read_exact_at(&mut buf, 5).unwrap();
     }
-    assert_eq!(m.handle.counts().since(&before).of(Opcode::Read), 10);
+    assert_eq!(m.handle.counts().since(&before).get(Opcode::Read), 10);
     // Shared mappings are allowed all the same.
     assert!(m.handle.negotiated().flags.contains(InitFlags::DIRECT_IO_ALLOW_MMAP));
     let map = Mapping::new(&file);

@@ -5,9 +5,9 @@
 //! have come up, and ends when the service has gone, when the process is to have another identity, or when the program wants the socket's
 //! number for a file of its own.
 
-pub(crate) mod away;
 pub(crate) mod call_path;
 pub(crate) mod calls;
+pub(crate) mod detach_state;
 pub(crate) mod dirs;
 pub(crate) mod generations;
 mod mount_type;
@@ -16,10 +16,10 @@ pub(crate) mod socket;
 mod unsynced_dirs;
 
 use self::socket::{Greeting, Take};
-use crate::fds::handed_fds;
-use crate::fds::own_fds::{self, Descriptor, OWN, Own};
+use crate::fds::service_fds;
+use crate::fds::session_fds::{self, Descriptor, OWN, SessionFds};
 use crate::session::dirs::Dirs;
-use crate::session::unsynced_dirs::Fresh;
+use crate::session::unsynced_dirs::UnsyncedDirs;
 use crate::shim::paths::PATH_MAX;
 use crate::shim::{attributes, process, raw, signals};
 use crate::thresholds::session::{
@@ -32,7 +32,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 use vellum_ring::files::RING_WANTED;
-use vellum_ring::{Caller, Client, Left, Linux, Region, Request, Response, WaitError};
+use vellum_ring::{Caller, Client, Linux, Region, Request, Response, ServiceProgress, WaitError};
 
 /// What a call is made with. Whoever has the [`SessionGuard`] of its slot has it.
 pub(crate) struct State {
@@ -48,16 +48,16 @@ pub(crate) struct State {
     refused: u32,
     credit: i32,
     without_credit: u32,
-    /// When [`State::is_worth_it`] was last asked, in nanoseconds.
+    /// When [`State::spend_credit`] was last asked, in nanoseconds.
     last: u64,
     pub(crate) path: [u8; PATH_MAX],
     pub(crate) dirs: Dirs,
-    pub(crate) fresh: Fresh,
+    pub(crate) fresh: UnsyncedDirs,
 }
 
 impl State {
     /// Whether a call is likely to be worth its while. `now`: nanoseconds of a clock that never goes back.
-    pub(crate) fn is_worth_it(&mut self, now: u64) -> bool {
+    pub(crate) fn spend_credit(&mut self, now: u64) -> bool {
         if now.saturating_sub(self.last) > RARE {
             self.pay(RARELY);
         }
@@ -111,7 +111,7 @@ impl SessionSlot {
                 last: 0,
                 path: [0; PATH_MAX],
                 dirs: Dirs::new(),
-                fresh: Fresh::new(),
+                fresh: UnsyncedDirs::new(),
             }),
             busy: AtomicBool::new(false),
             ending: AtomicBool::new(false),
@@ -132,14 +132,14 @@ static FORKS: AtomicU32 = AtomicU32::new(0);
 static AT_ONCE: AtomicBool = AtomicBool::new(false);
 
 /// All slots, with what they have open.
-fn slots() -> impl Iterator<Item = (&'static SessionSlot, &'static Own)> {
+fn slots() -> impl Iterator<Item = (&'static SessionSlot, &'static SessionFds)> {
     core::iter::once(&FIRST).chain(&FURTHER).zip(&OWN)
 }
 
 /// A session is to begin with the first call that could use it. For the time before that call.
 pub(crate) fn begin_at_once() {
     AT_ONCE.store(true, Relaxed);
-    if let Some(mut hold) = SessionGuard::of(&FIRST, &OWN[0]) {
+    if let Some(mut hold) = SessionGuard::lock(&FIRST, &OWN[0]) {
         hold.due = 1;
     }
 }
@@ -158,17 +158,17 @@ pub(crate) fn sockets() -> [i32; MOST] {
 /// The right to make a call, until it is dropped.
 pub(crate) struct SessionGuard {
     slot: &'static SessionSlot,
-    pub(crate) own: &'static Own,
+    pub(crate) own: &'static SessionFds,
 }
 
 impl SessionGuard {
     /// None: others have all of them, or this is not the process whose sessions they are.
     pub(crate) fn take() -> Option<Self> {
-        if NEVER.load(Relaxed) || process::is_borrowed() || away::is_away() {
+        if NEVER.load(Relaxed) || process::is_borrowed() || detach_state::is_away() {
             return None;
         }
         for (slot, own) in slots() {
-            let hold = Self::of(slot, own);
+            let hold = Self::lock(slot, own);
             // Further ones are for when there is a session, and it is in use.
             if hold.is_some() || own.socket.get() < 0 {
                 return hold;
@@ -177,7 +177,7 @@ impl SessionGuard {
         None
     }
 
-    fn of(slot: &'static SessionSlot, own: &'static Own) -> Option<Self> {
+    fn lock(slot: &'static SessionSlot, own: &'static SessionFds) -> Option<Self> {
         if slot.busy.load(Relaxed) {
             return None;
         }
@@ -223,12 +223,12 @@ pub(crate) fn end() {
     slots().for_each(|(slot, own)| end_one(slot, own));
 }
 
-fn end_one(slot: &'static SessionSlot, own: &'static Own) {
+fn end_one(slot: &'static SessionSlot, own: &'static SessionFds) {
     if own.is_closed() && !slot.busy.load(SeqCst) {
         return;
     }
     slot.ending.store(true, SeqCst);
-    drop(SessionGuard::of(slot, own));
+    drop(SessionGuard::lock(slot, own));
 }
 
 /// Whether anything of a session is left, or a call is under way.
@@ -239,7 +239,7 @@ pub(crate) fn is_any() -> bool {
 /// As if no session had ever been tried. None is left, and all other threads stand still.
 pub(crate) fn forget() {
     for (slot, own) in slots() {
-        if let Some(mut hold) = SessionGuard::of(slot, own) {
+        if let Some(mut hold) = SessionGuard::lock(slot, own) {
             hold.dirs.forget_foreign();
             (hold.due, hold.again, hold.refused) = (hold.few(), AGAIN, 0);
         }
@@ -273,7 +273,7 @@ pub(crate) fn forked() {
     FORKS.fetch_add(1, SeqCst);
     for (slot, own) in slots() {
         own.socket.close();
-        if let Some(mut hold) = SessionGuard::of(slot, own) {
+        if let Some(mut hold) = SessionGuard::lock(slot, own) {
             // It is not mapped here, and something else may be.
             slot.base.store(0, SeqCst);
             hold.forget();
@@ -290,7 +290,7 @@ pub(crate) fn forked() {
 
 /// Why a call has brought nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Missed {
+pub(crate) enum CallFailure {
     /// It has failed, with this error number.
     Failed(i32),
     /// Nothing happened: the kernel is to be asked.
@@ -315,26 +315,26 @@ impl SessionGuard {
     }
 
     /// Whether nothing is known of a device and it is time to find out if its files are served.
-    pub(crate) fn is_to_be_found_out(&mut self, device: u64) -> bool {
+    pub(crate) fn poll_unknown_device(&mut self, device: u64) -> bool {
         let [major, _] = attributes::split(device);
         // A union has no device of its own.
-        major == 0 && !handed_fds::is_known() && !self.dirs.is_foreign(device) && self.is_due()
+        major == 0 && !service_fds::is_known() && !self.dirs.is_foreign(device) && self.poll_due()
     }
 
     /// Whether files of this device are served.
-    pub(crate) fn may_serve(&mut self, device: u64) -> bool {
-        if handed_fds::is_union(device) {
+    pub(crate) fn check_device(&mut self, device: u64) -> bool {
+        if service_fds::is_union(device) {
             return true;
         }
         let [major, _] = attributes::split(device);
-        if (major != 0 || handed_fds::is_known()) && !self.dirs.is_foreign(device) {
+        if (major != 0 || service_fds::is_known()) && !self.dirs.is_foreign(device) {
             self.dirs.keep_foreign(device);
         }
         false
     }
 
     /// A call that could use a session has come up: whether there is one, or is to be one now.
-    pub(crate) fn is_due(&mut self) -> bool {
+    pub(crate) fn poll_due(&mut self) -> bool {
         self.is_begun() || {
             self.due = self.due.saturating_sub(1);
             let is_due = self.due == 0;
@@ -355,7 +355,7 @@ impl SessionGuard {
     }
 
     /// Whether there is a session, or one has been asked for.
-    pub(crate) fn is_asked(&mut self) -> bool {
+    pub(crate) fn ask_if_due(&mut self) -> bool {
         if self.is_begun() || self.ask().is_some() {
             return true;
         }
@@ -370,18 +370,18 @@ impl SessionGuard {
             self.close();
         }
         self.refused = self.refused.saturating_add(1);
-        if self.refused == FEW && !handed_fds::is_known() {
-            handed_fds::greet();
+        if self.refused == FEW && !service_fds::is_known() {
+            service_fds::greet();
         }
     }
 
     /// Whether there is a session, with a service that serves files of this device. It has been asked for.
-    pub(crate) fn is_ready(&mut self, device: u64) -> bool {
+    pub(crate) fn ensure_ready(&mut self, device: u64) -> bool {
         if !self.is_begun() && self.begin().is_none() {
             self.fail();
             return false;
         }
-        let may = self.may_serve(device);
+        let may = self.check_device(device);
         if !may {
             self.close();
         }
@@ -394,7 +394,7 @@ impl SessionGuard {
         if !signals::next_sigaction().is_some_and(signals::install) {
             return None;
         }
-        let high = own_fds::move_away(socket::connect()?)?;
+        let high = session_fds::move_away(socket::connect()?)?;
         if !socket::send(high.0, RING_WANTED) {
             return None;
         }
@@ -458,10 +458,10 @@ impl SessionGuard {
     }
 
     /// A call.
-    pub(crate) fn call(&mut self, request: Request, data: &[u8]) -> Result<Response, Missed> {
-        let Some(client) = self.client else { return Err(Missed::Kernel) };
+    pub(crate) fn call(&mut self, request: Request, data: &[u8]) -> Result<Response, CallFailure> {
+        let Some(client) = self.client else { return Err(CallFailure::Kernel) };
         if data.len() > client.layout().data_bytes() {
-            return Err(Missed::Kernel);
+            return Err(CallFailure::Kernel);
         }
         self.tag = self.tag.wrapping_add(1);
         let core = Linux.core();
@@ -469,13 +469,13 @@ impl SessionGuard {
         let Ok(mut slot) = client.claim(caller) else {
             // With one call at a time a slot is free, unless the service has gone or still has what was given up.
             self.fail();
-            return Err(Missed::Kernel);
+            return Err(CallFailure::Kernel);
         };
         slot.write_data(0, data);
         let request = Request { len: data.len() as u32, tag: self.tag, ..request };
         let Ok(mut pending) = slot.send(request) else {
             self.fail();
-            return Err(Missed::Kernel);
+            return Err(CallFailure::Kernel);
         };
         for turn in 0..SLICES {
             match pending.wait(Some((SLICE << turn).min(SLICE_MAX))) {
@@ -485,10 +485,12 @@ impl SessionGuard {
                     let last = match left.wait(Some(0)) {
                         Ok(answer) => Ok(answer.response()),
                         Err(WaitError::TimedOut(left)) => Err(match left.give_up() {
-                            Left::NotBegun | Left::NothingChanged => Missed::Kernel,
-                            Left::Unknown => Missed::Unknown,
+                            ServiceProgress::NotBegun | ServiceProgress::NothingChanged => {
+                                CallFailure::Kernel
+                            }
+                            ServiceProgress::Unknown => CallFailure::Unknown,
                         }),
-                        Err(WaitError::Gone) => Err(Missed::Unknown),
+                        Err(WaitError::Gone) => Err(CallFailure::Unknown),
                     };
                     // Not before: this takes the ring's memory away.
                     self.fail();
@@ -496,20 +498,20 @@ impl SessionGuard {
                 }
                 Err(WaitError::Gone) => {
                     self.fail();
-                    return Err(Missed::Unknown);
+                    return Err(CallFailure::Unknown);
                 }
             }
         }
         drop(pending);
         self.fail();
-        Err(Missed::Unknown)
+        Err(CallFailure::Unknown)
     }
 }
 
 /// Takes what the socket says first, on a stack that is given back before more is done.
 #[inline(never)]
 fn greeted(socket: i32) -> bool {
-    handed_fds::greeted(socket, &mut Greeting::new())
+    service_fds::greeted(socket, &mut Greeting::new())
 }
 
 #[cfg(test)]
@@ -519,12 +521,12 @@ mod tests {
     #[test]
     fn who_has_nothing_left_tries_now_and_then() {
         let mut state = SessionSlot::new(FEW).state.into_inner();
-        assert!((0..100).all(|_| state.is_worth_it(0)));
+        assert!((0..100).all(|_| state.spend_credit(0)));
         (0..100).for_each(|_| state.pay(ENTERING));
-        assert_eq!((0..160).filter(|_| state.is_worth_it(0)).count(), 10);
+        assert_eq!((0..160).filter(|_| state.spend_credit(0)).count(), 10);
         // And is soon where it was, if that goes well.
         (0..10).for_each(|_| state.earn());
-        assert!(state.is_worth_it(0));
+        assert!(state.spend_credit(0));
         (0..100).for_each(|_| state.earn());
         assert_eq!(state.credit, CREDIT);
     }
@@ -536,7 +538,7 @@ mod tests {
         let mut calls = |count: usize, apart: u64| {
             let made = (0..count).filter(|_| {
                 now += apart;
-                let is_made = state.is_worth_it(now);
+                let is_made = state.spend_credit(now);
                 if is_made {
                     state.earn();
                 }

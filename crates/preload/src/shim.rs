@@ -4,10 +4,10 @@
 pub mod api;
 pub(crate) mod attributes;
 pub(crate) mod copy;
+pub(crate) mod detach;
 pub(crate) mod environment;
 pub(crate) mod hook_macros;
 pub mod hooks;
-pub(crate) mod leaving;
 pub(crate) mod mountinfo;
 pub(crate) mod paths;
 pub(crate) mod process;

@@ -27,7 +27,7 @@ pub(crate) enum Kind {
 
 /// Who has carried one out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By {
+pub(crate) enum CallPath {
     Ring = 0,
     /// The kernel, because the service wants it so.
     Asked,
@@ -41,7 +41,7 @@ pub(crate) enum By {
 
 /// Whether a write at an offset, or a sync, went past the mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Past {
+pub(crate) enum MountBypass {
     Yes = 0,
     No,
 }
@@ -103,12 +103,12 @@ pub(crate) fn count(reason: Reason, bytes: usize) {
 }
 
 #[inline]
-pub(crate) fn count_call(kind: Kind, by: By) {
+pub(crate) fn count_call(kind: Kind, by: CallPath) {
     add(CALLS.get(kind as usize).and_then(|ways| ways.get(by as usize)), 1);
 }
 
 #[inline]
-pub(crate) fn count_write(past: Past) {
+pub(crate) fn count_write(past: MountBypass) {
     add(WRITES.get(past as usize), 1);
 }
 

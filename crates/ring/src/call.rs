@@ -59,7 +59,7 @@ impl<P: Platform> Call<'_, P> {
         copy_in(self.view.data, offset, data)
     }
 
-    /// Says, or takes back, that something is about to be changed, for a client that outlives the service: see [`Left`](crate::Left).
+    /// Says, or takes back, that something is about to be changed, for a client that outlives the service: see [`ServiceProgress`](crate::Left).
     pub fn announce(&self, changes: bool) {
         // Where the answer will be: the tag says it all.
         let tag = if changes { self.request.tag } else { !self.request.tag };

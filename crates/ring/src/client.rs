@@ -8,7 +8,7 @@ use crate::bits::place;
 use crate::copy::copy_in;
 use crate::head::{Request, Response};
 use crate::layout::{HEADER_WORDS, Layout};
-use crate::pending::{Pending, WaitError};
+use crate::pending_call::{PendingCall, WaitError};
 use crate::platform::Platform;
 use crate::state::{EMPTY, VALID, WRITING, is_of, word};
 use crate::sync::{Ordering, fence};
@@ -191,7 +191,7 @@ impl<'c, P: Platform> Slot<'c, P> {
     }
 
     /// Hands the request to the service; `core` is set here.
-    pub fn send(mut self, request: Request) -> Result<Pending<'c, P>, CallError> {
+    pub fn send(mut self, request: Request) -> Result<PendingCall<'c, P>, CallError> {
         let request = Request { core: self.core, ..request };
         store(self.view.request, request.to_words());
         let (writing, valid) = (word(self.epoch, WRITING), word(self.epoch, VALID));
@@ -205,7 +205,7 @@ impl<'c, P: Platform> Slot<'c, P> {
         }
         self.leave_hint();
         self.ring_bell();
-        Ok(Pending::new(self.platform, self.epoch, self.ring.core, self.view, request))
+        Ok(PendingCall::new(self.platform, self.epoch, self.ring.core, self.view, request))
     }
 
     fn leave_hint(&self) {

@@ -82,7 +82,7 @@ mod layout;
 mod linux;
 #[cfg(loom)]
 mod model;
-mod pending;
+mod pending_call;
 mod platform;
 mod poller;
 #[cfg(not(loom))]
@@ -102,9 +102,9 @@ pub use layout::{DATA_MAX, Layout, LayoutError, MAGIC, SLOTS_MAX, VERSION};
 pub use linux::Linux;
 #[cfg(loom)]
 pub use model::{Model, Region};
-pub use pending::{Answer, Left, Pending, WaitError};
-pub use platform::{Platform, Woken};
-pub use poller::{Poller, Slept};
+pub use pending_call::{Answer, PendingCall, ServiceProgress, WaitError};
+pub use platform::{Platform, WakeReason};
+pub use poller::{Poller, SleepOutcome};
 #[cfg(not(loom))]
 pub use region::Region;
 pub use ring::Ring;

@@ -1,7 +1,7 @@
 //! Linux: futexes of shared memory, the monotonic clock. By rustix, whose default back end makes the system calls itself
 //! and so does not care which libc the process has, or leaves errno as it is.
 
-use crate::platform::{Platform, Woken};
+use crate::platform::{Platform, WakeReason};
 use crate::sync::AtomicU32;
 use rustix::io::Errno;
 use rustix::thread::futex;
@@ -22,12 +22,12 @@ impl Linux {
 }
 
 impl Platform for Linux {
-    fn wait(&self, word: &AtomicU32, expected: u32, timeout: Option<u64>) -> Woken {
+    fn wait(&self, word: &AtomicU32, expected: u32, timeout: Option<u64>) -> WakeReason {
         let timeout = timeout.map(timespec);
         // Not private: the other side is another process.
         match futex::wait(word, futex::Flags::empty(), expected, timeout.as_ref()) {
-            Err(Errno::TIMEDOUT) => Woken::TimedOut,
-            _ => Woken::Maybe,
+            Err(Errno::TIMEDOUT) => WakeReason::TimedOut,
+            _ => WakeReason::Maybe,
         }
     }
 
@@ -58,9 +58,9 @@ mod tests {
     #[test]
     fn waits_end() {
         let one = AtomicU32::new(1);
-        assert_eq!(Linux.wait(&one, 0, None), Woken::Maybe);
+        assert_eq!(Linux.wait(&one, 0, None), WakeReason::Maybe);
         let begin = Linux.now();
-        assert_eq!(Linux.wait(&one, 1, Some(2_000_000)), Woken::TimedOut);
+        assert_eq!(Linux.wait(&one, 1, Some(2_000_000)), WakeReason::TimedOut);
         assert!(Linux.now() - begin >= 2_000_000);
     }
 }

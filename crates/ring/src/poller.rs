@@ -3,8 +3,8 @@
 use crate::bits::Bits;
 use crate::call::Call;
 use crate::head::{CORE_UNKNOWN, Response};
-use crate::platform::{Platform, Woken};
-use crate::ring::{Look, Ring};
+use crate::platform::{Platform, WakeReason};
+use crate::ring::{Ring, SlotCheck};
 use crate::sync::{AtomicU32, Ordering, fence};
 
 /// Linux's number, the same on all machines that this runs on.
@@ -16,7 +16,7 @@ const DISTRUST: u64 = 1_000_000;
 
 /// Why sleeping ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Slept {
+pub enum SleepOutcome {
     /// There is, or may be, a call.
     Rung,
     /// The time was over, or a millisecond of it where the bell is not believed.
@@ -71,12 +71,12 @@ impl<'r, P: Platform> Poller<'r, P> {
         let mut found = None;
         while let Some(slot) = self.pending.take_from(self.next) {
             match self.take(slot) {
-                Look::Taken(call) => {
+                SlotCheck::Taken(call) => {
                     found = Some(call);
                     break;
                 }
-                Look::Nothing => {}
-                Look::Unsteady => unsteady.insert(slot),
+                SlotCheck::Nothing => {}
+                SlotCheck::Unsteady => unsteady.insert(slot),
             }
         }
         self.pending.join(unsteady);
@@ -85,7 +85,7 @@ impl<'r, P: Platform> Poller<'r, P> {
         if found.is_none() {
             let slot = self.sweep;
             self.sweep = self.following(slot);
-            if let Look::Taken(call) = self.take(slot) {
+            if let SlotCheck::Taken(call) = self.take(slot) {
                 found = Some(call);
             }
         }
@@ -118,22 +118,22 @@ impl<'r, P: Platform> Poller<'r, P> {
     }
 
     /// Sleeps until a client rings, for at most `timeout` nanoseconds. Afterwards poll.
-    pub fn sleep(&mut self, timeout: Option<u64>) -> Slept {
+    pub fn sleep(&mut self, timeout: Option<u64>) -> SleepOutcome {
         if self.is_distrusted() {
             // A client that rings for nothing costs a look each millisecond, and no more.
             let timeout = timeout.map_or(DISTRUST, |timeout| timeout.min(DISTRUST));
             self.ring.platform().wait(&self.quiet, 0, Some(timeout));
-            return Slept::TimedOut;
+            return SleepOutcome::TimedOut;
         }
-        let mut slept = Slept::Rung;
+        let mut slept = SleepOutcome::Rung;
         if self.arm() {
             let bell = self.ring.view().bell;
-            if self.ring.platform().wait(bell, 1, timeout) == Woken::TimedOut {
-                slept = Slept::TimedOut;
+            if self.ring.platform().wait(bell, 1, timeout) == WakeReason::TimedOut {
+                slept = SleepOutcome::TimedOut;
             }
             bell.swap(0, Ordering::AcqRel);
         }
-        self.woke(slept == Slept::Rung);
+        self.woke(slept == SleepOutcome::Rung);
         slept
     }
 
@@ -171,17 +171,17 @@ impl<'r, P: Platform> Poller<'r, P> {
         }
     }
 
-    fn take(&mut self, slot: u32) -> Look<'r, P> {
+    fn take(&mut self, slot: u32) -> SlotCheck<'r, P> {
         let look = self.ring.take(slot);
-        if let Look::Taken(call) = look {
+        if let SlotCheck::Taken(call) = look {
             self.next = self.following(slot);
             self.false_alarms = 0;
             self.client_core = call.request().core;
             if call.request().len as usize > call.capacity() {
                 call.reply(Response::status(EPROTO));
-                return Look::Nothing;
+                return SlotCheck::Nothing;
             }
-            return Look::Taken(call);
+            return SlotCheck::Taken(call);
         }
         look
     }

@@ -28,7 +28,7 @@ pub struct Ring<'m, P> {
 }
 
 /// What came of looking at a slot.
-pub(crate) enum Look<'r, P: Platform> {
+pub(crate) enum SlotCheck<'r, P: Platform> {
     /// A call.
     Taken(Call<'r, P>),
     /// Nothing.
@@ -83,24 +83,24 @@ impl<'m, P: Platform> Ring<'m, P> {
     }
 
     /// Takes the call in a slot, if there is one.
-    pub(crate) fn take(&self, slot: u32) -> Look<'_, P> {
-        let Some(view) = self.slot(slot) else { return Look::Nothing };
+    pub(crate) fn take(&self, slot: u32) -> SlotCheck<'_, P> {
+        let Some(view) = self.slot(slot) else { return SlotCheck::Nothing };
         let mut seen = view.state.load(Ordering::Relaxed);
         for _ in 0..TRIES {
             if calm(seen) != word(self.epoch, VALID) || !self.mark(slot) {
-                return Look::Nothing;
+                return SlotCheck::Nothing;
             }
             let next = word(self.epoch, TAKEN) | (seen & SLEEPS);
             match view.state.compare_exchange(seen, next, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => {
                     let request = Request::from_words(load(view.request));
-                    return Look::Taken(Call::new(self, slot, view, request));
+                    return SlotCheck::Taken(Call::new(self, slot, view, request));
                 }
                 Err(now) => seen = now,
             }
             self.unmark(slot);
         }
-        Look::Unsteady
+        SlotCheck::Unsteady
     }
 
     fn is_taken(&self, slot: u32) -> bool {

@@ -11,7 +11,7 @@ use std::num::NonZeroU16;
 use vellum_ring::sync::AtomicU32;
 use vellum_ring::{
     AttachError, CallError, Caller, Client, Layout, Model, Platform, Poller, Region, Request, Response, Ring,
-    Session, WaitError, Woken,
+    Session, WaitError, WakeReason,
 };
 
 /// Futexes: waiters of all words in one queue. A look at the word and going to sleep are one step, as in the kernel.
@@ -19,16 +19,16 @@ use vellum_ring::{
 struct Futex(Arc<(Mutex<()>, Condvar)>);
 
 impl Platform for Futex {
-    fn wait(&self, word: &AtomicU32, expected: u32, timeout: Option<u64>) -> Woken {
+    fn wait(&self, word: &AtomicU32, expected: u32, timeout: Option<u64>) -> WakeReason {
         if timeout.is_some() {
-            return Woken::TimedOut;
+            return WakeReason::TimedOut;
         }
         let (queue, bell) = &*self.0;
         let guard = queue.lock().unwrap();
         if word.load(std::sync::atomic::Ordering::Relaxed) == expected {
             drop(bell.wait(guard).unwrap());
         }
-        Woken::Maybe
+        WakeReason::Maybe
     }
 
     fn wake(&self, _: &AtomicU32) {

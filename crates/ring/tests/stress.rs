@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 use vellum_ring::{
-    AttachError, CORE_UNKNOWN, CallError, Caller, Client, Layout, Left, Linux, Poller, Request, Response,
-    Session, WaitError,
+    AttachError, CORE_UNKNOWN, CallError, Caller, Client, Layout, Linux, Poller, Request, Response,
+    ServiceProgress, Session, WaitError,
 };
 
 const SECOND: u64 = 1_000_000_000;
@@ -163,7 +163,7 @@ fn one_call_at_a_time() {
     drop(both);
 
     // How far a service that has gone had come.
-    assert_eq!(send(11, 0).unwrap().give_up(), Left::NotBegun);
+    assert_eq!(send(11, 0).unwrap().give_up(), ServiceProgress::NotBegun);
     let mut in_hand = |announced: &[bool]| {
         let pending = send(12, 0).unwrap();
         let call = poller.poll().unwrap();
@@ -172,9 +172,9 @@ fn one_call_at_a_time() {
         call.reply(Response::status(0));
         left
     };
-    assert_eq!(in_hand(&[]), Left::NothingChanged);
-    assert_eq!(in_hand(&[true]), Left::Unknown);
-    assert_eq!(in_hand(&[true, false]), Left::NothingChanged);
+    assert_eq!(in_hand(&[]), ServiceProgress::NothingChanged);
+    assert_eq!(in_hand(&[true]), ServiceProgress::Unknown);
+    assert_eq!(in_hand(&[true, false]), ServiceProgress::NothingChanged);
 
     // The end.
     let pending = send(10, 0).unwrap();

@@ -6,14 +6,14 @@
 use crate::failure::Failure;
 use crate::layers::ceph::{CephLayer, Cluster};
 use crate::layers::source::LayerSource;
-use crate::plain;
-use crate::process::keep_awake::KeepAwake;
+use crate::path_text;
+use crate::process::cpu_idle::KeepAwake;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use vellum_branch::BehindLimits;
+use vellum_branch::WritebackLimits;
 use vellum_vfs::IdMap;
 
 /// Most layers of one instance, the upper included.
@@ -96,7 +96,7 @@ pub const WEIGHT_USUAL: u16 = 100;
 
 /// Who may change lower layers that are read through a cache, beside this mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Sharing {
+pub enum LayerWriters {
     /// Others: their changes are seen when a file is opened anew.
     Shared,
     /// Nobody.
@@ -108,7 +108,7 @@ pub enum Sharing {
 #[serde(deny_unknown_fields)]
 pub struct Cache {
     /// Who else may change the layers.
-    pub sharing: Sharing,
+    pub sharing: LayerWriters,
     /// Bytes that it may hold. The mounts of a service have one cache, as large as the largest that one of them asks for.
     pub bytes: u64,
 }
@@ -124,16 +124,16 @@ impl Cache {
 /// service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct WriteBehind {
+pub struct WritebackConfig {
     /// Most bytes that the cluster has not got yet.
     pub bytes: u64,
     /// How long it may not have them.
     pub age: Duration,
 }
 
-impl WriteBehind {
+impl WritebackConfig {
     /// Bytes that it may be.
-    pub const BYTES: std::ops::RangeInclusive<u64> = BehindLimits::BYTES_MIN..=BehindLimits::BYTES_MAX;
+    pub const BYTES: std::ops::RangeInclusive<u64> = WritebackLimits::BYTES_MIN..=WritebackLimits::BYTES_MAX;
     /// Bytes where nothing else is said.
     pub const BYTES_USUAL: u64 = 64 << 20;
     /// Times that it may be.
@@ -150,13 +150,13 @@ pub struct MountFlags {
     /// Nothing can be changed through the mount; the upper, if any, is only read.
     pub read_only: bool,
     /// Device files work. Default: no.
-    #[serde(deserialize_with = "plain::required")]
+    #[serde(deserialize_with = "path_text::required")]
     pub dev: Option<bool>,
     /// Set-id bits act. Default: for root only.
-    #[serde(deserialize_with = "plain::required")]
+    #[serde(deserialize_with = "path_text::required")]
     pub suid: Option<bool>,
     /// Programs can be run. Default: yes.
-    #[serde(deserialize_with = "plain::required")]
+    #[serde(deserialize_with = "path_text::required")]
     pub exec: Option<bool>,
     /// What reading does to access times.
     pub access_times: AccessTimes,
@@ -181,20 +181,20 @@ pub enum OverrideStat {
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// Where the tree is mounted.
-    #[serde(with = "plain")]
+    #[serde(with = "path_text")]
     pub mountpoint: PathBuf,
     /// Lower layers, the top one first.
     pub lowers: Vec<LayerSource>,
     /// The layer that takes changes; None: the tree is read-only.
-    #[serde(deserialize_with = "plain::required")]
+    #[serde(deserialize_with = "path_text::required")]
     pub upper: Option<LayerSource>,
     /// Where new objects are prepared; on the upper's filesystem. Needed with an upper that is written to.
-    #[serde(deserialize_with = "plain::required")]
+    #[serde(deserialize_with = "path_text::required")]
     pub work: Option<LayerSource>,
     /// How file data travels.
     pub profile: Profile,
     /// Threads that answer requests. None: by the number of processors.
-    #[serde(deserialize_with = "plain::required")]
+    #[serde(deserialize_with = "path_text::required")]
     pub workers: Option<NonZeroUsize>,
     /// Keep processors from sleep while requests come in numbers (privileged).
     pub keep_awake: KeepAwake,
@@ -207,10 +207,10 @@ pub struct Config {
     #[serde(with = "id_map")]
     pub gid_map: IdMap,
     /// Show every file as owned by this user.
-    #[serde(deserialize_with = "plain::required")]
+    #[serde(deserialize_with = "path_text::required")]
     pub squash_uid: Option<u32>,
     /// Show every file as of this group.
-    #[serde(deserialize_with = "plain::required")]
+    #[serde(deserialize_with = "path_text::required")]
     pub squash_gid: Option<u32>,
     /// Nothing is made durable; a crash may lose everything in the upper.
     pub volatile: bool,
@@ -223,51 +223,51 @@ pub struct Config {
     /// Extended attributes of users cannot be read or set.
     pub no_xattrs: bool,
     /// Owner, mode and type are recorded in an extended attribute, not set. None: as the upper's root says.
-    #[serde(deserialize_with = "plain::required")]
+    #[serde(deserialize_with = "path_text::required")]
     pub override_owners: Option<OverrideStat>,
     /// How long the kernel may believe names and attributes. None: as long as only this mount changes the upper.
-    #[serde(deserialize_with = "plain::required")]
+    #[serde(deserialize_with = "path_text::required")]
     pub timeout: Option<Duration>,
     /// When lower files are copied block by block.
     pub block_copy: BlockCopy,
     /// How it is recorded which blocks a file has copied.
     pub block_map: BlockMap,
     /// Bytes per second that are copied into partial files while there is nothing else to do; None: none.
-    #[serde(deserialize_with = "plain::required")]
+    #[serde(deserialize_with = "path_text::required")]
     pub background_fill: Option<u64>,
     /// How much of what the upper takes from other layers is copied when the mount has ended.
     pub fill_at_end: FillAtEnd,
     /// The cache through which lower layers are read; None: they are read as they are.
-    #[serde(deserialize_with = "plain::required")]
+    #[serde(deserialize_with = "path_text::required")]
     pub cache: Option<Cache>,
     /// Files of an upper layer on CephFS are written behind; None: the cluster has each change before it is answered.
-    #[serde(deserialize_with = "plain::required")]
-    pub write_behind: Option<WriteBehind>,
+    #[serde(deserialize_with = "path_text::required")]
+    pub write_behind: Option<WritebackConfig>,
     /// Its share of the cache where other mounts of the service want it too ([`WEIGHTS`]). None: the pool's, or [`WEIGHT_USUAL`].
-    #[serde(deserialize_with = "plain::required")]
+    #[serde(deserialize_with = "path_text::required")]
     pub weight: Option<u16>,
     /// What the mount itself allows.
     pub flags: MountFlags,
     /// Whether others than the one who mounts may enter. None: only when root mounts.
-    #[serde(deserialize_with = "plain::required")]
+    #[serde(deserialize_with = "path_text::required")]
     pub allow_other: Option<bool>,
     /// Only root may enter beside the one who mounts.
     pub allow_root: bool,
     /// How mounts below the mount point come and go elsewhere. None: as for those beside it.
-    #[serde(deserialize_with = "plain::required")]
+    #[serde(deserialize_with = "path_text::required")]
     pub propagation: Option<Propagation>,
     /// Take the mount away when the process dies, whatever it dies of.
     pub auto_unmount: bool,
     /// How much of its privileges the process gives up.
     pub sandbox: crate::sandbox::Mode,
     /// Largest read request in bytes.
-    #[serde(deserialize_with = "plain::required")]
+    #[serde(deserialize_with = "path_text::required")]
     pub max_read: Option<u32>,
     /// What mount(8) shows as the source.
-    #[serde(with = "plain::option")]
+    #[serde(with = "path_text::option")]
     pub source: Option<OsString>,
     /// What mount(8) shows as the type, after `fuse.`.
-    #[serde(with = "plain::option")]
+    #[serde(with = "path_text::option")]
     pub subtype: Option<OsString>,
     /// Security labels for the mount: option name and value.
     pub labels: Vec<(String, OsString)>,
@@ -358,8 +358,8 @@ impl Config {
         if let Some(behind) = self.write_behind {
             let is_far = self.written().is_some_and(|(upper, _)| upper.ceph().is_some());
             if !is_far
-                || !WriteBehind::BYTES.contains(&behind.bytes)
-                || !WriteBehind::AGES.contains(&behind.age)
+                || !WritebackConfig::BYTES.contains(&behind.bytes)
+                || !WritebackConfig::AGES.contains(&behind.age)
             {
                 return wrong(format!(
                     "{behind:?}, for which there is no upper layer, or limits that cannot be"
@@ -426,7 +426,7 @@ mod tests {
             timeout: Some(Duration::from_millis(1500)),
             block_copy: BlockCopy::From(1 << 40),
             background_fill: Some(u64::MAX),
-            cache: Some(Cache { sharing: Sharing::Immutable, bytes: Cache::MIN }),
+            cache: Some(Cache { sharing: LayerWriters::Immutable, bytes: Cache::MIN }),
             weight: Some(200),
             flags: MountFlags {
                 dev: Some(false),
@@ -473,8 +473,9 @@ mod tests {
         full().check().unwrap();
         let many = Config { lowers: vec![Path::new("/l").into(); LAYERS_MAX + 1], ..full() };
         let threads = Config { workers: NonZeroUsize::new(WORKERS_MAX + 1), ..full() };
-        let small = Config { cache: Some(Cache { sharing: Sharing::Shared, bytes: 0 }), ..full() };
-        let nowhere = WriteBehind { bytes: WriteBehind::BYTES_USUAL, age: WriteBehind::AGE_USUAL };
+        let small = Config { cache: Some(Cache { sharing: LayerWriters::Shared, bytes: 0 }), ..full() };
+        let nowhere =
+            WritebackConfig { bytes: WritebackConfig::BYTES_USUAL, age: WritebackConfig::AGE_USUAL };
         let nowhere = Config { write_behind: Some(nowhere), ..full() };
         let weightless = Config { weight: Some(0), ..full() };
         for bad in

@@ -1,6 +1,6 @@
 //! Why something did not come to be.
 
-use crate::plain;
+use crate::path_text;
 use serde::{Deserialize, Serialize};
 use std::error::Error;
 use std::fmt;
@@ -14,7 +14,7 @@ use std::path::Path;
 pub struct Failure {
     line: String,
     input: bool,
-    #[serde(deserialize_with = "plain::required")]
+    #[serde(deserialize_with = "path_text::required")]
     cause: Option<Box<Cause>>,
     /// Comes last, behind all causes. One that knows of none may have been written by a program that has no such field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -26,7 +26,7 @@ pub struct Failure {
 #[serde(deny_unknown_fields)]
 struct Cause {
     said: String,
-    #[serde(deserialize_with = "plain::required")]
+    #[serde(deserialize_with = "path_text::required")]
     cause: Option<Box<Self>>,
 }
 
@@ -73,7 +73,7 @@ impl Failure {
 
     /// Puts before the line the thing it happened to.
     #[must_use]
-    pub fn of(self, what: impl fmt::Display) -> Self {
+    pub fn context(self, what: impl fmt::Display) -> Self {
         Self { line: format!("{what}: {}", self.line), ..self }
     }
 
@@ -149,7 +149,7 @@ mod tests {
     fn what_to_do_comes_last() {
         let failure =
             Failure::input("layer /a").remedy("give\nanother").because(std::io::Error::other("no disk"));
-        assert_eq!(failure.clone().of("m").to_string(), "m: layer /a: no disk; give\\nanother");
+        assert_eq!(failure.clone().context("m").to_string(), "m: layer /a: no disk; give\\nanother");
         let text = serde_json::to_vec(&failure).unwrap();
         assert_eq!(serde_json::from_slice::<Failure>(&text).unwrap(), failure);
     }
@@ -172,7 +172,7 @@ mod tests {
         let text = serde_json::to_vec(&failure).unwrap();
         assert_eq!(serde_json::from_slice::<Failure>(&text).unwrap(), failure);
         assert_eq!(
-            (failure.exit_status(), failure.of("m").to_string().as_str()),
+            (failure.exit_status(), failure.context("m").to_string().as_str()),
             (2, "m: layer /a: reading\\nit: no disk")
         );
     }

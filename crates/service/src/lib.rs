@@ -6,15 +6,15 @@
 //! has open.
 #![forbid(unsafe_code)]
 
-pub mod bare;
 pub mod config;
 pub mod failure;
 pub mod instance;
 pub mod layers;
 pub mod mounts;
-mod plain;
+mod path_text;
 pub mod pool;
 pub mod process;
+pub mod raw_view;
 pub mod sandbox;
 pub mod store_door;
 

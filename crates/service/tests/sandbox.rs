@@ -21,7 +21,7 @@ use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use vellum_service::sandbox::{Entered, Mode, Plan, Roots, enter};
+use vellum_service::sandbox::{ActiveSandbox, Mode, Plan, Roots, enter};
 use vellum_sys::{FileHandle, Real, Sys};
 
 /// An ordinary user.
@@ -151,7 +151,7 @@ impl Before {
         // As the service opens lower layers, where it may.
         let copy = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
         let lower = rustix::mount::open_tree(CWD, dir.join("lower"), copy).unwrap_or_else(|_| open("lower"));
-        let handle = FileHandle::of(open("outside").as_fd(), c"file").ok();
+        let handle = FileHandle::lookup(open("outside").as_fd(), c"file").ok();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let filesystem = rustix::fs::open(dir, OFlags::RDONLY, Bits::empty()).unwrap();
         Self {
@@ -220,7 +220,7 @@ fn tried(plan: &str, dir: &Path) -> ExitCode {
 }
 
 /// Whether a part is in force; a kernel without it is no failure, but said.
-fn in_force(verdict: &mut Verdict, entered: &Entered, part: &str) -> bool {
+fn in_force(verdict: &mut Verdict, entered: &ActiveSandbox, part: &str) -> bool {
     let what = entered.parts.get(part).map_or("missing", String::as_str);
     let missing = what.starts_with("not in force: the kernel has no");
     if missing {

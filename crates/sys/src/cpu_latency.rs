@@ -63,10 +63,10 @@ impl CpuLatency {
     /// Nothing is asked of the kernel yet; whether it could be is.
     #[must_use]
     pub fn new() -> Self {
-        Self::of(Path::new(DEVICE))
+        Self::with_device(Path::new(DEVICE))
     }
 
-    fn of(device: &'static Path) -> Self {
+    fn with_device(device: &'static Path) -> Self {
         let refused = access(device, Access::WRITE_OK).err().map(Into::into);
         Self {
             device,
@@ -94,7 +94,7 @@ impl CpuLatency {
     }
 
     /// Keeps processors awake until the result is dropped; None: the kernel refuses, and is not asked again.
-    fn hold(self: &Arc<Self>) -> Option<Held> {
+    fn hold(self: &Arc<Self>) -> Option<LatencyGuard> {
         let mut request = self.request.lock();
         if request.refused.is_some() {
             return None;
@@ -111,7 +111,7 @@ impl CpuLatency {
         }
         request.holders += 1;
         self.is_held.store(true, Ordering::Relaxed);
-        Some(Held(Arc::clone(self)))
+        Some(LatencyGuard(Arc::clone(self)))
     }
 }
 
@@ -130,9 +130,9 @@ fn open(device: &Path) -> std::io::Result<File> {
 
 /// Processors are kept awake until this is dropped, and others like it.
 #[derive(Debug)]
-struct Held(Arc<CpuLatency>);
+struct LatencyGuard(Arc<CpuLatency>);
 
-impl Drop for Held {
+impl Drop for LatencyGuard {
     fn drop(&mut self) {
         let mut request = self.0.request.lock();
         request.holders -= 1;
@@ -147,7 +147,7 @@ impl Drop for Held {
 #[derive(Debug)]
 pub struct Pulse {
     latency: Option<Arc<CpuLatency>>,
-    held: Option<Held>,
+    held: Option<LatencyGuard>,
     quiet: u32,
 }
 
@@ -180,7 +180,7 @@ impl Pulse {
 #[derive(Debug)]
 pub struct Burst {
     latency: Arc<CpuLatency>,
-    held: Option<Held>,
+    held: Option<LatencyGuard>,
     /// Calls since `since`.
     calls: u32,
     since: Instant,
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     fn latency(device: &'static str) -> Arc<CpuLatency> {
-        Arc::new(CpuLatency::of(Path::new(device)))
+        Arc::new(CpuLatency::with_device(Path::new(device)))
     }
 
     #[test]

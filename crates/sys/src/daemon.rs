@@ -36,9 +36,9 @@ pub fn thread_count() -> Option<usize> {
 
 /// Signals that are held back so that one thread can wait for them.
 #[derive(Clone)]
-pub struct HeldSignals(libc::sigset_t);
+pub struct BlockedSignals(libc::sigset_t);
 
-impl HeldSignals {
+impl BlockedSignals {
     /// Holds back `signals` (SIG* numbers) and no others in this thread and in all threads that it starts from now on. EINVAL: no
     /// such signal.
     pub fn hold(signals: &[i32]) -> Result<Self, Errno> {
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn a_held_signal_can_be_waited_for() {
         std::thread::spawn(|| {
-            let held = HeldSignals::hold(&[libc::SIGUSR2]).unwrap();
+            let held = BlockedSignals::hold(&[libc::SIGUSR2]).unwrap();
             let me = rustix::thread::gettid();
             // SAFETY: tgkill takes plain numbers; the signal is held back in this thread.
             let sent = unsafe {
@@ -138,6 +138,6 @@ mod tests {
         })
         .join()
         .unwrap();
-        assert!(HeldSignals::hold(&[-1]).is_err());
+        assert!(BlockedSignals::hold(&[-1]).is_err());
     }
 }

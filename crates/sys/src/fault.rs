@@ -18,7 +18,7 @@ pub enum Fault {
 
 /// Which of the matching calls a rule strikes, counted from the moment the rule is made; 0 is the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
+pub enum Occurrence {
     /// Only this one.
     Nth(u64),
     /// This one and all later ones.
@@ -28,7 +28,7 @@ pub enum When {
 #[derive(Clone, Copy, Debug)]
 struct Rule {
     call: Option<Call>,
-    when: When,
+    when: Occurrence,
     fault: Fault,
     seen: u64,
 }
@@ -68,23 +68,23 @@ impl Faulty {
 
     /// Adds a rule for calls of one kind, or of every kind. Of several that strike, the
     /// first failure decides, or else the shortest transfer.
-    pub fn add(&self, call: Option<Call>, when: When, fault: Fault) {
+    pub fn add(&self, call: Option<Call>, when: Occurrence, fault: Fault) {
         self.rules(|rules| rules.push(Rule { call, when, fault, seen: 0 }));
     }
 
     /// The `nth` call from now (0: the next) of this kind, or of any, fails once.
     pub fn fail_nth(&self, call: Option<Call>, nth: u64, errno: Errno) {
-        self.add(call, When::Nth(nth), Fault::Fail(errno));
+        self.add(call, Occurrence::Nth(nth), Fault::Fail(errno));
     }
 
     /// Every call of this kind fails from now on.
     pub fn fail_all(&self, call: Call, errno: Errno) {
-        self.add(Some(call), When::From(0), Fault::Fail(errno));
+        self.add(Some(call), Occurrence::From(0), Fault::Fail(errno));
     }
 
     /// Every transfer of this kind moves at most `len` bytes from now on.
     pub fn short(&self, call: Call, len: usize) {
-        self.add(Some(call), When::From(0), Fault::Short(len.max(1)));
+        self.add(Some(call), Occurrence::From(0), Fault::Short(len.max(1)));
     }
 
     /// From the `nth` call from now (0: the next) on, nothing reaches the kernel any more, as if the process had
@@ -135,8 +135,8 @@ impl Rule {
         let number = self.seen;
         self.seen += 1;
         let hit = match self.when {
-            When::Nth(nth) => number == nth,
-            When::From(nth) => number >= nth,
+            Occurrence::Nth(nth) => number == nth,
+            Occurrence::From(nth) => number >= nth,
         };
         hit.then_some(self.fault)
     }

@@ -24,7 +24,7 @@ fn last_errno() -> Errno {
 
 impl FileHandle {
     /// name_to_handle_at(2), not following a symbolic link. EOPNOTSUPP where the filesystem has none.
-    pub fn of(dir: BorrowedFd<'_>, name: &CStr) -> Result<Self, Errno> {
+    pub fn lookup(dir: BorrowedFd<'_>, name: &CStr) -> Result<Self, Errno> {
         let mut handle = Self { bytes: HANDLE_MAX as c_uint, kind: 0, data: [0; HANDLE_MAX] };
         let mut mount_id: c_int = 0;
         // SAFETY: `handle` has the layout of `struct file_handle` followed by the announced room, the name ends with

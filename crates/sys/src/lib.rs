@@ -3,17 +3,15 @@
 //! [`Sys`] is the trait, [`Real`] the kernel, [`Faulty`] the twin. `unsafe` stays in the small modules that wrap
 //! calls for which no safe wrapper exists.
 
-mod beneath;
-mod borrowed_thread;
 mod call;
 pub mod ceph;
-mod code;
+mod clone_files;
+mod code_pages;
 pub mod cpu_latency;
 mod daemon;
-mod family_words;
 mod fault;
 mod fnv;
-mod fresh;
+mod fork_shared_words;
 pub mod fuse_dev;
 mod handle;
 mod lease;
@@ -21,11 +19,12 @@ mod lock;
 mod map;
 mod mode;
 pub mod mount;
-mod offspring;
 mod pidfd;
 mod proc_path;
 mod process;
+mod remote_call;
 mod remove_tree;
+mod resolve_beneath;
 mod seccomp;
 mod shared_region;
 mod shared_words;
@@ -34,31 +33,31 @@ mod socket;
 mod stat;
 mod stat_fs;
 mod sys;
+mod uncached_stat;
 mod usage;
 mod xattr;
 pub mod zoned;
 
-pub use borrowed_thread::{Borrowed, BorrowedThread};
 pub use call::Call;
-pub use code::{drop_code, find_code};
-pub use daemon::{Fork, HeldSignals, become_io_flusher, calm_signals, fork, thread_count};
-pub use family_words::{FAMILY_WORDS, FamilyWords};
-pub use fault::{DEAD, Fault, Faulty, When};
+pub use clone_files::{
+    InheritedFds, close_all_but, end_process, fork_with_descriptors, keep_over_exec, open_descriptors,
+    signal_on_data,
+};
+pub use code_pages::{drop_code, find_code};
+pub use daemon::{BlockedSignals, Fork, become_io_flusher, calm_signals, fork, thread_count};
+pub use fault::{DEAD, Fault, Faulty, Occurrence};
 pub use fnv::fnv1a;
-pub use fresh::fresh_size;
+pub use fork_shared_words::{FAMILY_WORDS, ForkSharedWords};
 pub use handle::FileHandle;
 pub use lease::{give_lease_back, has_writers, ignore_leases, lease_to_read, open_beside_leases};
 pub use lock::{LockKind, is_ofd_shared};
 pub use map::ReadMap;
-pub use offspring::{
-    Inherited, close_all_but, end_process, fork_with_descriptors, keep_over_exec, open_descriptors,
-    signal_on_data,
-};
 pub use pidfd::{Ids, THREAD, ids_of, ids_of_thread, peer_process, process_of_thread};
 pub use process::{
     clear_umask, descriptor_limit, lift_limits, raise_descriptor_limit, settle_memory, trim_memory,
     unshare_ipc, unshare_mounts,
 };
+pub use remote_call::{BorrowedThread, RemoteFunction};
 pub use remove_tree::{remove_tree, remove_tree_at};
 pub use seccomp::{FilterInstruction, install_filter};
 pub use shared_region::SharedRegion;
@@ -70,14 +69,15 @@ pub use socket::{
 pub use stat::{Stat, Time};
 pub use stat_fs::FsStat;
 pub use sys::{Real, Result, Sys};
-pub use usage::{Usage, UsageOf, usage};
-pub use xattr::XattrOf;
+pub use uncached_stat::fresh_size;
+pub use usage::{Usage, UsageScope, usage};
+pub use xattr::XattrTarget;
 
 /// For tests: from now on this process does without the calls that not every supported kernel has (openat2, statx,
 /// fchmodat2, getxattrat and its kin), and goes the ways that older kernels need.
 pub fn avoid_new_calls() {
     use std::sync::atomic::Ordering::Relaxed;
-    for missing in [&beneath::NO_OPENAT2, &stat::NO_STATX, &mode::NO_FCHMODAT2, &xattr::NO_XATTRAT] {
+    for missing in [&resolve_beneath::NO_OPENAT2, &stat::NO_STATX, &mode::NO_FCHMODAT2, &xattr::NO_XATTRAT] {
         missing.store(true, Relaxed);
     }
 }

@@ -50,7 +50,7 @@ pub(crate) fn set_at(dir: BorrowedFd<'_>, name: &CStr, mode: u32) -> Result<(), 
 fn by_proc(fd: BorrowedFd<'_>, mode: u32) -> Result<(), Errno> {
     rustix::fs::chmodat(
         CWD,
-        ProcPath::of(fd).as_c_str(),
+        ProcPath::of_fd(fd).as_c_str(),
         Mode::from_raw_mode(mode),
         rustix::fs::AtFlags::empty(),
     )

@@ -21,7 +21,7 @@ pub(crate) struct ProcPath {
 
 impl ProcPath {
     /// The path of a descriptor itself. Following it leads to exactly the held object, even to a symbolic link.
-    pub(crate) fn of(fd: BorrowedFd<'_>) -> Self {
+    pub(crate) fn of_fd(fd: BorrowedFd<'_>) -> Self {
         let mut path = Self { buf: [0; CAPACITY], len: 0 };
         path.push(PREFIX);
         // A borrowed descriptor is never negative.
@@ -46,7 +46,7 @@ impl ProcPath {
         if name.len() > NAME {
             return Err(Errno::NAMETOOLONG);
         }
-        let mut path = Self::of(fd);
+        let mut path = Self::of_fd(fd);
         path.push(b"/");
         path.push(name);
         Ok(path)
@@ -77,7 +77,7 @@ mod tests {
         let file = std::fs::File::open("/dev/null").unwrap();
         let number = file.as_raw_fd();
         let of = |p: &ProcPath| p.as_c_str().to_str().unwrap().to_owned();
-        assert_eq!(of(&ProcPath::of(file.as_fd())), format!("/proc/self/fd/{number}"));
+        assert_eq!(of(&ProcPath::of_fd(file.as_fd())), format!("/proc/self/fd/{number}"));
         let below = ProcPath::below(file.as_fd(), c"x y").unwrap();
         assert_eq!(of(&below), format!("/proc/self/fd/{number}/x y"));
         let long = CString::new(vec![b'n'; 255]).unwrap();

@@ -9,8 +9,8 @@ use crate::lock::LockKind;
 use crate::proc_path::ProcPath;
 use crate::stat::Stat;
 use crate::stat_fs::FsStat;
-use crate::xattr::XattrOf;
-use crate::{beneath, lock, mode, stat, stat_fs, xattr};
+use crate::xattr::XattrTarget;
+use crate::{lock, mode, resolve_beneath, stat, stat_fs, xattr};
 use rustix::fs::{
     AtFlags, CWD, Dev, FallocateFlags, FileType, Gid, IFlags, Mode, OFlags, RawDir, RenameFlags, SeekFrom,
     Timestamps, Uid,
@@ -41,14 +41,14 @@ pub trait Sys: Clone + Send + Sync + 'static {
     #[inline]
     fn open_beneath(&self, dir: BorrowedFd<'_>, path: &CStr, flags: OFlags) -> Result<OwnedFd> {
         self.gate(Call::OpenBeneath, 0)?;
-        beneath::open(dir, path, flags)
+        resolve_beneath::open(dir, path, flags)
     }
 
     /// Opens anew what `held` (also O_PATH) holds, with other flags. The caller has checked what it is.
     #[inline]
     fn reopen(&self, held: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd> {
         self.gate(Call::Open, 0)?;
-        let path = ProcPath::of(held);
+        let path = ProcPath::of_fd(held);
         retry_on_intr(|| rustix::fs::openat(CWD, path.as_c_str(), flags, Mode::empty()))
     }
 
@@ -189,7 +189,7 @@ pub trait Sys: Clone + Send + Sync + 'static {
         match rustix::fs::linkat(held, c"", to, to_name, AtFlags::EMPTY_PATH) {
             // Needs CAP_DAC_READ_SEARCH, or (6.10) the very credentials that opened the file; refused with ENOENT.
             Err(Errno::NOENT | Errno::PERM | Errno::INVAL) => {
-                let path = ProcPath::of(held);
+                let path = ProcPath::of_fd(held);
                 rustix::fs::linkat(CWD, path.as_c_str(), to, to_name, AtFlags::SYMLINK_FOLLOW)
             }
             result => result,
@@ -294,28 +294,28 @@ pub trait Sys: Clone + Send + Sync + 'static {
 
     /// Gets an extended attribute into `buf`; an empty `buf` asks for its length.
     #[inline]
-    fn get_xattr(&self, of: XattrOf<'_>, attr: &CStr, buf: &mut [u8]) -> Result<usize> {
+    fn get_xattr(&self, of: XattrTarget<'_>, attr: &CStr, buf: &mut [u8]) -> Result<usize> {
         self.gate(Call::GetXattr, 0)?;
         xattr::get(of, attr, buf)
     }
 
     /// Sets an extended attribute; `flags` as in setxattr(2).
     #[inline]
-    fn set_xattr(&self, of: XattrOf<'_>, attr: &CStr, value: &[u8], flags: u32) -> Result<()> {
+    fn set_xattr(&self, of: XattrTarget<'_>, attr: &CStr, value: &[u8], flags: u32) -> Result<()> {
         self.gate(Call::SetXattr, 0)?;
         xattr::set(of, attr, value, flags)
     }
 
     /// Lists the names of extended attributes; an empty `buf` asks for their length in all.
     #[inline]
-    fn list_xattr(&self, of: XattrOf<'_>, buf: &mut [u8]) -> Result<usize> {
+    fn list_xattr(&self, of: XattrTarget<'_>, buf: &mut [u8]) -> Result<usize> {
         self.gate(Call::ListXattr, 0)?;
         xattr::list(of, buf)
     }
 
     /// Removes an extended attribute.
     #[inline]
-    fn remove_xattr(&self, of: XattrOf<'_>, attr: &CStr) -> Result<()> {
+    fn remove_xattr(&self, of: XattrTarget<'_>, attr: &CStr) -> Result<()> {
         self.gate(Call::RemoveXattr, 0)?;
         xattr::remove(of, attr)
     }

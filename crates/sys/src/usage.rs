@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// Whose use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UsageOf {
+pub enum UsageScope {
     /// This process, all of its threads, those that have ended included.
     Process,
     /// The calling thread.
@@ -28,11 +28,11 @@ pub struct Usage {
 }
 
 /// getrusage(2).
-pub fn usage(of: UsageOf) -> Result<Usage, Errno> {
+pub fn usage(of: UsageScope) -> Result<Usage, Errno> {
     let who = match of {
-        UsageOf::Process => libc::RUSAGE_SELF,
-        UsageOf::Thread => libc::RUSAGE_THREAD,
-        UsageOf::Children => libc::RUSAGE_CHILDREN,
+        UsageScope::Process => libc::RUSAGE_SELF,
+        UsageScope::Thread => libc::RUSAGE_THREAD,
+        UsageScope::Children => libc::RUSAGE_CHILDREN,
     };
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: `usage` is writable and of the size that getrusage expects.
@@ -59,11 +59,11 @@ mod tests {
 
     #[test]
     fn use_grows() {
-        let before = usage(UsageOf::Process).unwrap();
+        let before = usage(UsageScope::Process).unwrap();
         std::thread::sleep(Duration::from_millis(1));
-        let after = usage(UsageOf::Process).unwrap();
+        let after = usage(UsageScope::Process).unwrap();
         assert!(after.switches_voluntary > before.switches_voluntary);
         assert!(after.cpu >= before.cpu);
-        assert!(usage(UsageOf::Children).is_ok());
+        assert!(usage(UsageScope::Children).is_ok());
     }
 }

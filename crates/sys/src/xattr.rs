@@ -17,7 +17,7 @@ const SYS_REMOVEXATTRAT: c_long = 466;
 
 /// Whose attributes.
 #[derive(Clone, Copy, Debug)]
-pub enum XattrOf<'a> {
+pub enum XattrTarget<'a> {
     /// An open file or directory (not O_PATH).
     File(BorrowedFd<'a>),
     /// A directory, also O_PATH.
@@ -129,74 +129,77 @@ fn removexattrat(dir: BorrowedFd<'_>, name: &CStr, attr: &CStr) -> Result<(), Er
 
 /// Where to look: a descriptor, a name relative to one, or a path. A path ending in a name is not followed, one
 /// of a descriptor is (that leads to the held object itself).
-enum Way<'a> {
+enum XattrPath<'a> {
     Fd(BorrowedFd<'a>),
     At(BorrowedFd<'a>, &'a CStr),
     Follow(ProcPath),
     NoFollow(ProcPath),
 }
 
-fn way(of: XattrOf<'_>) -> Result<Way<'_>, Errno> {
+fn way(of: XattrTarget<'_>) -> Result<XattrPath<'_>, Errno> {
     Ok(match of {
-        XattrOf::File(fd) => Way::Fd(fd),
-        XattrOf::Dir(fd) if known_missing() => Way::Follow(ProcPath::of(fd)),
-        XattrOf::Dir(fd) => Way::At(fd, c"."),
-        XattrOf::Held(fd) => Way::Follow(ProcPath::of(fd)),
-        XattrOf::Name(fd, name) if known_missing() => Way::NoFollow(ProcPath::below(fd, name)?),
-        XattrOf::Name(fd, name) => Way::At(fd, name),
+        XattrTarget::File(fd) => XattrPath::Fd(fd),
+        XattrTarget::Dir(fd) if known_missing() => XattrPath::Follow(ProcPath::of_fd(fd)),
+        XattrTarget::Dir(fd) => XattrPath::At(fd, c"."),
+        XattrTarget::Held(fd) => XattrPath::Follow(ProcPath::of_fd(fd)),
+        XattrTarget::Name(fd, name) if known_missing() => XattrPath::NoFollow(ProcPath::below(fd, name)?),
+        XattrTarget::Name(fd, name) => XattrPath::At(fd, name),
     })
 }
 
 /// Runs a call, once more by the old way when the kernel does not know the new one.
-fn with_way<R>(of: XattrOf<'_>, mut call: impl FnMut(&Way<'_>) -> Result<R, Errno>) -> Result<R, Errno> {
+fn with_way<R>(
+    of: XattrTarget<'_>,
+    mut call: impl FnMut(&XattrPath<'_>) -> Result<R, Errno>,
+) -> Result<R, Errno> {
     let first = way(of)?;
     match call(&first) {
-        Err(errno) if matches!(first, Way::At(..)) && note_missing(errno) => call(&way(of)?),
+        Err(errno) if matches!(first, XattrPath::At(..)) && note_missing(errno) => call(&way(of)?),
         other => other,
     }
 }
 
-pub(crate) fn get(of: XattrOf<'_>, attr: &CStr, buf: &mut [u8]) -> Result<usize, Errno> {
+pub(crate) fn get(of: XattrTarget<'_>, attr: &CStr, buf: &mut [u8]) -> Result<usize, Errno> {
     let ask = buf.is_empty();
     with_way(of, |way| match way {
-        Way::At(dir, name) => getxattrat(*dir, name, attr, buf),
-        Way::Fd(fd) if ask => rustix::fs::fgetxattr_query(fd, attr),
-        Way::Fd(fd) => rustix::fs::fgetxattr(fd, attr, &mut *buf),
-        Way::Follow(path) if ask => rustix::fs::getxattr_query(path.as_c_str(), attr),
-        Way::Follow(path) => rustix::fs::getxattr(path.as_c_str(), attr, &mut *buf),
-        Way::NoFollow(path) if ask => rustix::fs::lgetxattr_query(path.as_c_str(), attr),
-        Way::NoFollow(path) => rustix::fs::lgetxattr(path.as_c_str(), attr, &mut *buf),
+        XattrPath::At(dir, name) => getxattrat(*dir, name, attr, buf),
+        XattrPath::Fd(fd) if ask => rustix::fs::fgetxattr_query(fd, attr),
+        XattrPath::Fd(fd) => rustix::fs::fgetxattr(fd, attr, &mut *buf),
+        XattrPath::Follow(path) if ask => rustix::fs::getxattr_query(path.as_c_str(), attr),
+        XattrPath::Follow(path) => rustix::fs::getxattr(path.as_c_str(), attr, &mut *buf),
+        XattrPath::NoFollow(path) if ask => rustix::fs::lgetxattr_query(path.as_c_str(), attr),
+        XattrPath::NoFollow(path) => rustix::fs::lgetxattr(path.as_c_str(), attr, &mut *buf),
     })
 }
 
-pub(crate) fn set(of: XattrOf<'_>, attr: &CStr, value: &[u8], flags: u32) -> Result<(), Errno> {
+pub(crate) fn set(of: XattrTarget<'_>, attr: &CStr, value: &[u8], flags: u32) -> Result<(), Errno> {
     let old_flags = XattrFlags::from_bits_retain(flags);
     with_way(of, |way| match way {
-        Way::At(dir, name) => setxattrat(*dir, name, attr, value, flags),
-        Way::Fd(fd) => rustix::fs::fsetxattr(fd, attr, value, old_flags),
-        Way::Follow(path) => rustix::fs::setxattr(path.as_c_str(), attr, value, old_flags),
-        Way::NoFollow(path) => rustix::fs::lsetxattr(path.as_c_str(), attr, value, old_flags),
+        XattrPath::At(dir, name) => setxattrat(*dir, name, attr, value, flags),
+        XattrPath::Fd(fd) => rustix::fs::fsetxattr(fd, attr, value, old_flags),
+        XattrPath::Follow(path) => rustix::fs::setxattr(path.as_c_str(), attr, value, old_flags),
+        XattrPath::NoFollow(path) => rustix::fs::lsetxattr(path.as_c_str(), attr, value, old_flags),
     })
 }
 
-pub(crate) fn list(of: XattrOf<'_>, buf: &mut [u8]) -> Result<usize, Errno> {
+pub(crate) fn list(of: XattrTarget<'_>, buf: &mut [u8]) -> Result<usize, Errno> {
     let ask = buf.is_empty();
     with_way(of, |way| match way {
-        Way::At(dir, name) => listxattrat(*dir, name, buf),
-        Way::Fd(fd) if ask => rustix::fs::flistxattr_query(fd),
-        Way::Fd(fd) => rustix::fs::flistxattr(fd, &mut *buf),
-        Way::Follow(path) if ask => rustix::fs::listxattr_query(path.as_c_str()),
-        Way::Follow(path) => rustix::fs::listxattr(path.as_c_str(), &mut *buf),
-        Way::NoFollow(path) if ask => rustix::fs::llistxattr_query(path.as_c_str()),
-        Way::NoFollow(path) => rustix::fs::llistxattr(path.as_c_str(), &mut *buf),
+        XattrPath::At(dir, name) => listxattrat(*dir, name, buf),
+        XattrPath::Fd(fd) if ask => rustix::fs::flistxattr_query(fd),
+        XattrPath::Fd(fd) => rustix::fs::flistxattr(fd, &mut *buf),
+        XattrPath::Follow(path) if ask => rustix::fs::listxattr_query(path.as_c_str()),
+        XattrPath::Follow(path) => rustix::fs::listxattr(path.as_c_str(), &mut *buf),
+        XattrPath::NoFollow(path) if ask => rustix::fs::llistxattr_query(path.as_c_str()),
+        XattrPath::NoFollow(path) => rustix::fs::llistxattr(path.as_c_str(), &mut *buf),
     })
 }
 
-pub(crate) fn remove(of: XattrOf<'_>, attr: &CStr) -> Result<(), Errno> {
+pub(crate) fn remove(of: XattrTarget<'_>, attr: &CStr) -> Result<(), Errno> {
     with_way(of, |way| match way {
-        Way::At(dir, name) => removexattrat(*dir, name, attr),
-        Way::Fd(fd) => rustix::fs::fremovexattr(fd, attr),
-        Way::Follow(path) => rustix::fs::removexattr(path.as_c_str(), attr),
-        Way::NoFollow(path) => rustix::fs::lremovexattr(path.as_c_str(), attr),
+        XattrPath::At(dir, name) => removexattrat(*dir, name, attr),
+        XattrPath::Fd(fd) => rustix::fs::fremovexattr(fd, attr),
+        XattrPath::Follow(path) => rustix::fs::removexattr(path.as_c_str(), attr),
+        XattrPath::NoFollow(path) => rustix::fs::lremovexattr(path.as_c_str(), attr),
     })
 }

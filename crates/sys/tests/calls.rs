@@ -4,7 +4,7 @@
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
-use vellum_sys::{Call, Faulty, FileHandle, LockKind, Real, Sys, XattrOf};
+use vellum_sys::{Call, Faulty, FileHandle, LockKind, Real, Sys, XattrTarget};
 
 fn scratch() -> (tempfile::TempDir, OwnedFd) {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -33,11 +33,11 @@ fn the_real_calls_carry_nothing() {
 fn handles_find_their_file_again() {
     let (dir, fd) = scratch();
     let file = Real.open(fd.as_fd(), c"f", CREATE, 0o600).unwrap();
-    let handle = match FileHandle::of(fd.as_fd(), c"f") {
+    let handle = match FileHandle::lookup(fd.as_fd(), c"f") {
         Err(Errno::OPNOTSUPP) => return eprintln!("SKIPPED: no file handles on this filesystem"),
         result => result.unwrap(),
     };
-    assert_eq!(FileHandle::of(fd.as_fd(), c"f").unwrap(), handle);
+    assert_eq!(FileHandle::lookup(fd.as_fd(), c"f").unwrap(), handle);
     let mount = std::fs::File::open(dir.path()).unwrap();
     let again = match handle.open(mount.as_fd(), OFlags::RDONLY) {
         Err(Errno::PERM) => return eprintln!("SKIPPED: opening by handle needs CAP_DAC_READ_SEARCH"),
@@ -69,7 +69,11 @@ fn attributes_are_reached_by_every_way() {
     let (_dir, fd) = scratch();
     let file = Real.open(fd.as_fd(), c"f", CREATE, 0o600).unwrap();
     let held = Real.open(fd.as_fd(), c"f", HOLD, 0).unwrap();
-    let ways = [XattrOf::File(file.as_fd()), XattrOf::Held(held.as_fd()), XattrOf::Name(fd.as_fd(), c"f")];
+    let ways = [
+        XattrTarget::File(file.as_fd()),
+        XattrTarget::Held(held.as_fd()),
+        XattrTarget::Name(fd.as_fd(), c"f"),
+    ];
     for set in ways {
         Real.set_xattr(set, c"user.a", b"value", 0).unwrap();
         for get in ways {
@@ -81,8 +85,8 @@ fn attributes_are_reached_by_every_way() {
         Real.remove_xattr(set, c"user.a").unwrap();
         assert_eq!(Real.get_xattr(set, c"user.a", &mut []), Err(Errno::NODATA));
     }
-    Real.set_xattr(XattrOf::Dir(fd.as_fd()), c"user.d", b"", 0).unwrap();
-    assert_eq!(Real.get_xattr(XattrOf::Dir(fd.as_fd()), c"user.d", &mut []), Ok(0));
+    Real.set_xattr(XattrTarget::Dir(fd.as_fd()), c"user.d", b"", 0).unwrap();
+    assert_eq!(Real.get_xattr(XattrTarget::Dir(fd.as_fd()), c"user.d", &mut []), Ok(0));
 }
 
 #[test]

@@ -15,29 +15,29 @@
 //! Locks, in the order in which they are taken (never the other way round). Of one kind several are taken only where that is said:
 //!
 //! 1. `Recovery::gone`: one node of a predecessor without a name is made again at a time.
-//! 2. `InUse::copy`: one copy-up of that file at a time. Never begun with names of a directory held, because it may walk the tree for
+//! 2. `OpenState::copy`: one copy-up of that file at a time. Never begun with names of a directory held, because it may walk the tree for
 //!    other names; for that `Ledger::search` or `LayerLinks::search`, with which only the layer is read.
 //! 3. `Entries::ops`, the names of directories, in the order of their node ids: shared by lookups and listings, exclusive in
 //!    `coherence::names::LockedNames`.
 //! 4. `Dir::copy`, of directories in the order of their node ids: one copy-up of that directory at a time, and none while it moves or
 //!    goes. A directory's before its parent's.
 //! 5. `Dir::inherit`, until what is inherited has been read.
-//! 6. `InUse::times`: shared by what writes and then puts times back, exclusive for what sets them.
+//! 6. `OpenState::times`: shared by what writes and then puts times back, exclusive for what sets them.
 //! 7. `File::state`, of two files in the order of their addresses: where the object lives. Held shared during an operation by name,
 //!    exclusive while that changes.
-//! 8. `InUse::successor` and `Inodes::shards`: which node shows a file, until it has been made. What is dropped of a node's
+//! 8. `OpenState::successor` and `Inodes::shards`: which node shows a file, until it has been made. What is dropped of a node's
 //!    references is dropped after them: a node's end takes its file's state.
-//! 9. `InUse::partial`: the one partial file behind a file, until it has been opened. `InUse::stated`: until a file's time of change has been
-//!    read and kept. `InUse::doomed`: for an assignment. `OpenSidecars::open`: for a look; the end of a sidecar's last user is waited for
-//!    with `InUse::partial` held, and takes nothing but what follows.
-//! 10. Of a partial file `Busy::ranges` (waited for with nothing of it held), `PartialFile::shape`, `BlockMap::chunks`,
-//!     `Recent::file`; `Sidecar::syncing` and then `Sidecar::dirty`.
+//! 9. `OpenState::partial`: the one partial file behind a file, until it has been opened. `OpenState::kernel_ctime`: until a file's time of change has been
+//!    read and kept. `OpenState::doomed`: for an assignment. `OpenSidecars::open`: for a look; the end of a sidecar's last user is waited for
+//!    with `OpenState::partial` held, and takes nothing but what follows.
+//! 10. Of a partial file `BlockLocks::ranges` (waited for with nothing of it held), `PartialFile::shape`, `BlockMap::chunks`,
+//!     `SidecarJournal::file`; `Sidecar::syncing` and then `Sidecar::dirty`.
 //! 11. `Dir::place`, then `Dir::upper`: for a copy of what they say.
-//! 12. `Entries::known`, and under it `Recovery::spots`: what is known of names. No node is dropped with it held.
+//! 12. `Entries::cache`, and under it `Recovery::spots`: what is known of names. No node is dropped with it held.
 //! 13. `Slot::handle`, by which files and directories are open; `Budget::queue`, in which they stand.
 //! 14. For the length of a few instructions, and nothing under them but what follows: `NegativeDentries`, `DirLease::waits` (which asks the
-//!     kernel's side what it is answering), `HandleIds::notes`, `InUse::replaced`, `LayerLinks::moved`, `Upper::partials`, `Recovery::held`, `Table::allocator`, `NodeLimit::rung`, `Chunk::slots`,
-//!     `Ledger::kept`, `Work::remake`, `Work::cleaner` and `KeptNames::known` (which wait for nobody in the union).
+//!     kernel's side what it is answering), `HandleIds::notes`, `OpenState::replaced`, `LayerLinks::moved`, `Upper::partials`, `Recovery::held`, `Table::allocator`, `NodeLimit::rung`, `Chunk::slots`,
+//!     `Ledger::orphan`, `Work::remake`, `Work::cleaner` and `OrphanNames::users` (which wait for nobody in the union).
 //!
 //! There is no lock of the whole mount.
 #![forbid(unsafe_code)]
@@ -61,11 +61,11 @@ pub use config::{
 pub use extents::OwnBlocks;
 pub use handout::Directory;
 pub use layers::handles::Budget;
-pub use layers::hosted::{Hosted, Seen};
+pub use layers::host_view::{HostEntry, HostView};
 pub use layers::marks::IMPLIED;
-pub use nodes::limit::{NodeLimit, Rung};
+pub use nodes::limit::{LimitEvent, NodeLimit};
 pub use nodes::recovery::ledger::Ledger;
-pub use nodes::recovery::lost::NotHeld;
+pub use nodes::recovery::lost_forgets::LostForgets;
 pub use ops::explain::{Blocks, NodeReport, Summary};
-pub use ops::flatten::{Extent, Flattening};
+pub use ops::flatten::{Extent, FlattenRun};
 pub use union::Union;

@@ -6,7 +6,7 @@ use crate::copyup::Upper;
 use crate::layers::Layers;
 use crate::nodes::Nodes;
 use crate::nodes::node::{Body, Node};
-use crate::nodes::recovery::lost::NotHeld;
+use crate::nodes::recovery::lost_forgets::LostForgets;
 use crate::nodes::shared_name::SharedName;
 use std::collections::HashMap;
 use std::os::fd::{OwnedFd, RawFd};
@@ -64,12 +64,12 @@ impl Union {
 
     /// Nodes of a predecessor that the kernel does not hold, as far as can be told at this moment. None: it has not begun to ask.
     #[must_use]
-    pub fn not_held(&self) -> Option<NotHeld> {
-        self.0.not_held()
+    pub fn lost_forgets(&self) -> Option<LostForgets> {
+        self.0.lost_forgets()
     }
 
     /// Forgets those that it still does not hold. To be called when no answer of the predecessor can be on its way any more. How many.
-    pub fn forget_lost(&self, before: &NotHeld) -> usize {
+    pub fn forget_lost(&self, before: &LostForgets) -> usize {
         self.0.forget_lost(before)
     }
 }

@@ -5,25 +5,25 @@
 //! the next mount. What is only atomic in parts is listed in [`scenarios::in_parts`], with the states between.
 #![allow(unreachable_pub, clippy::unwrap_used, missing_docs, reason = "modules of one test program")]
 
-#[path = "faults/behind.rs"]
-mod behind;
 mod common;
-#[path = "faults/completed.rs"]
-mod completed;
+#[path = "faults/completion.rs"]
+mod completion;
 #[path = "faults/door.rs"]
 mod door;
-#[path = "faults/flattened.rs"]
-mod flattened;
-#[path = "faults/grown.rs"]
-mod grown;
+#[path = "faults/fdatasync.rs"]
+mod fdatasync;
+#[path = "faults/flatten.rs"]
+mod flatten;
+#[path = "faults/growth.rs"]
+mod growth;
 #[path = "faults/scenarios.rs"]
 mod scenarios;
 #[path = "faults/sidecars.rs"]
 mod sidecars;
 #[path = "faults/stage.rs"]
 mod stage;
-#[path = "faults/synced.rs"]
-mod synced;
+#[path = "faults/writeback.rs"]
+mod writeback;
 
 use common::quiet::quietly;
 use common::tree::{self, Tree};
@@ -139,7 +139,7 @@ fn one_failure(
         stage.kind
     );
     if state == State::Before {
-        grown::in_its_last_byte(stage, known, &disk, &format!("{} {:?}, {what}", scenario.name, stage.kind));
+        growth::in_its_last_byte(stage, known, &disk, &format!("{} {:?}, {what}", scenario.name, stage.kind));
         again(stage, scenario, known, &union, &what);
         again(stage, scenario, known, &other, &format!("{what}, mounted again"));
     }
@@ -162,7 +162,7 @@ fn one_death(stage: &Stage, scenario: &Scenario, known: &Known, change: u64, tor
     if state == State::Before {
         again(stage, scenario, known, &other, &what);
     }
-    grown::to_its_old_size(
+    growth::to_its_old_size(
         stage,
         known,
         (&copy, &other),
@@ -188,7 +188,7 @@ fn one_loss_of_power(stage: &Stage, scenario: &Scenario, known: &Known, number: 
     if !is_mixed && state_of(known, &seen, scenario, stage.kind, true, &what) == State::Before {
         again(stage, scenario, known, &other, &what);
     }
-    grown::to_its_old_size(
+    growth::to_its_old_size(
         stage,
         known,
         (&copy, &other),

@@ -73,7 +73,7 @@ fn setup(privileged: bool, passthrough: bool, door: bool) -> impl Strategy<Value
     let likely = || proptest::bool::weighted(0.8);
     let disk = (likely(), likely(), likely(), proptest::bool::weighted(0.2));
     (layers, flags, disk).prop_map(
-        move |(base, (far, metacopy, exports, few_handles, behind, one_file), disk)| Setup {
+        move |(base, (far, metacopy, exports, few_handles, writeback, one_file), disk)| Setup {
             base,
             far,
             metacopy,
@@ -81,7 +81,7 @@ fn setup(privileged: bool, passthrough: bool, door: bool) -> impl Strategy<Value
             one_file,
             exports: exports || door,
             few_handles,
-            behind: behind && !door,
+            writeback: writeback && !door,
             door,
             disk: Abilities {
                 privileged,

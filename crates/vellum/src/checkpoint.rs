@@ -9,14 +9,16 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 use vellum_engine::Failure;
-use vellum_engine::checkpoint::{Checkpoints, Listed, Manner, Of, Record, Take, take as take_checkpoint};
-use vellum_engine::container::{Ending, Restore, STATUS_FAILED, restore as restore_container};
+use vellum_engine::checkpoint::{
+    CheckpointEntry, CheckpointOptions, Checkpoints, ContainerEngine, Record, Take, take as take_checkpoint,
+};
+use vellum_engine::container::{ContainerExit, Restore, STATUS_FAILED, restore as restore_container};
 use vellum_engine::image::Source;
 use vellum_service::layers::ceph::Cluster;
 
 /// A checkpoint as programs see it.
 #[derive(Serialize)]
-struct Shown<'a> {
+struct CheckpointRow<'a> {
     name: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     record: Option<&'a Record>,
@@ -38,7 +40,7 @@ pub fn take(arguments: CheckpointArgs) -> Result<String, Failure> {
         to: arguments.to,
         name: arguments.name,
         leave_running: arguments.leave_running,
-        manner: Manner {
+        manner: CheckpointOptions {
             pace: arguments.pace,
             compress: arguments.compress,
             parent: arguments.parent,
@@ -61,7 +63,7 @@ pub fn take(arguments: CheckpointArgs) -> Result<String, Failure> {
 /// Has a container go on, to its end. The exit status, and why, as of `vellum run`.
 pub fn restore(arguments: RestoreArgs) -> (u8, Option<Failure>) {
     match log::to_stderr().and_then(|()| request(arguments)).and_then(|asked| restore_container(&asked)) {
-        Ok(Ending { status, said }) => (status, said.map(Failure::system)),
+        Ok(ContainerExit { status, said }) => (status, said.map(Failure::system)),
         Err(failure) => {
             let status = if failure.exit_status() == 2 { 2 } else { STATUS_FAILED };
             (status, Some(failure))
@@ -102,7 +104,7 @@ pub fn manage(command: CheckpointsCommand) -> Result<String, Failure> {
         CheckpointsCommand::Show { json, dir, name } => {
             let record = Checkpoints::open("", &dir)?.record(&name)?;
             if json {
-                pretty(&Shown { name: &name, record: Some(&record), failure: None })
+                pretty(&CheckpointRow { name: &name, record: Some(&record), failure: None })
             } else {
                 Ok(text(&name, &record))
             }
@@ -113,18 +115,18 @@ pub fn manage(command: CheckpointsCommand) -> Result<String, Failure> {
     }
 }
 
-fn shown(one: &Listed) -> Shown<'_> {
+fn shown(one: &CheckpointEntry) -> CheckpointRow<'_> {
     let failure = one.record.as_ref().err().map(ToString::to_string);
-    Shown { name: &one.name, record: one.record.as_ref().ok(), failure }
+    CheckpointRow { name: &one.name, record: one.record.as_ref().ok(), failure }
 }
 
-fn table(all: &[Listed]) -> String {
+fn table(all: &[CheckpointEntry]) -> String {
     let width = all.iter().map(|one| one.name.len()).max().unwrap_or(0).max(4);
     let mut text = format!(
         "{:width$}  {:<12}  {:>10}  {:>10}  {:>10}  IMAGE  COMMAND\n",
         "NAME", "TAKEN", "MEMORY", "FILES", "TAKES"
     );
-    for Listed { name, record } in all {
+    for CheckpointEntry { name, record } in all {
         let _ = match record {
             Ok(record) => writeln!(
                 text,
@@ -145,9 +147,9 @@ fn table(all: &[Listed]) -> String {
 fn text(name: &str, record: &Record) -> String {
     let mut text = String::new();
     let pool = match &record.of {
-        Of::Run { settings, .. } => settings.pool.as_deref().unwrap_or("none"),
-        Of::Podman(_) => "podman decides",
-        Of::Containerd(_) => "as its layers are claimed",
+        ContainerEngine::Run { settings, .. } => settings.pool.as_deref().unwrap_or("none"),
+        ContainerEngine::Podman(_) => "podman decides",
+        ContainerEngine::Containerd(_) => "as its layers are claimed",
     };
     let end = if record.left_running { "went on" } else { "ended" };
     for (what, value) in [

@@ -9,7 +9,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use vellum_service::instance::flatten::{self, Flattening, Wanted};
+use vellum_service::instance::flatten::{self, FlattenRequest, FlattenRun};
 use vellum_service::layers::ceph::Cluster;
 use vellum_service::layers::store::{self, Layer};
 use vellum_service::{Failure, LayerSource};
@@ -37,9 +37,9 @@ pub fn run(arguments: &FlattenArgs) -> Result<String, Failure> {
 }
 
 /// What was named, with the cluster of what is on CephFS. Refuses a cluster that nothing is on.
-fn wanted(arguments: &FlattenArgs) -> Result<Wanted, Failure> {
+fn wanted(arguments: &FlattenArgs) -> Result<FlattenRequest, Failure> {
     let named = |path: &PathBuf| LayerSource::named(path.clone().into());
-    let mut wanted = Wanted {
+    let mut wanted = FlattenRequest {
         upper: named(&arguments.upper),
         lowers: arguments.lower.iter().map(named).collect(),
         work: arguments.work.as_ref().map(named),
@@ -60,7 +60,7 @@ fn wanted(arguments: &FlattenArgs) -> Result<Wanted, Failure> {
     ))
 }
 
-fn complete(wanted: &Wanted, prefix: &str) -> Result<Flattening, Failure> {
+fn complete(wanted: &FlattenRequest, prefix: &str) -> Result<FlattenRun, Failure> {
     let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
     if let Ok(style) = ProgressStyle::with_template(
         "{prefix}{bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left  {wide_msg}",
@@ -77,7 +77,7 @@ fn complete(wanted: &Wanted, prefix: &str) -> Result<Flattening, Failure> {
         !stopped()
     });
     bar.finish_and_clear();
-    let is_at_end = |done: &Flattening| done.files_done + done.files_failed >= done.files;
+    let is_at_end = |done: &FlattenRun| done.files_done + done.files_failed >= done.files;
     if stopped() && done.as_ref().is_ok_and(|done| !is_at_end(done)) {
         return Err(Failure::system(format!("{}: interrupted; run it again, and it goes on", wanted.upper)));
     }
@@ -107,7 +107,7 @@ fn run_store(store: &Path, layers: &[Layer]) -> Result<String, Failure> {
             continue;
         }
         let prefix = format!("{} of {}  ", number + 1, layers.len());
-        let wanted = Wanted {
+        let wanted = FlattenRequest {
             upper: layer.upper.as_path().into(),
             lowers: layer.lowers.iter().map(|lower| lower.as_path().into()).collect(),
             work: layer.work.as_deref().map(LayerSource::from),
@@ -131,12 +131,12 @@ fn run_store(store: &Path, layers: &[Layer]) -> Result<String, Failure> {
     if whole == layers.len() { Ok(text) } else { Err(partly(&text, store)) }
 }
 
-fn summary(done: &Flattening) -> String {
+fn summary(done: &FlattenRun) -> String {
     format!("{} of {} files completed, {} examined", done.files_done, done.files, size(done.bytes))
 }
 
 /// A line for each file that could not be completed; what a path holds stays on it.
-fn failures(prefix: &str, done: &Flattening) -> String {
+fn failures(prefix: &str, done: &FlattenRun) -> String {
     let mut text = String::new();
     for (path, why) in &done.failed {
         let _ = writeln!(text, "{}", Failure::system(format!("{prefix}{path}: {why}")));

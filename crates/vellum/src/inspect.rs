@@ -1,6 +1,6 @@
 //! `vellum inspect`: asks the service through the mount, and looks at the upper layer.
 
-use crate::ask::{ask, read, unreadable};
+use crate::query::{ask, read, unreadable};
 use rustix::fs::lgetxattr;
 use serde::Serialize;
 use std::ffi::CString;

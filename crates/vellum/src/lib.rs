@@ -1,7 +1,6 @@
 //! The `vellum` command: its option model, subcommands and messages. The program is a thin `main` over this.
 #![forbid(unsafe_code)]
 
-mod ask;
 pub mod balance;
 pub mod bench;
 pub mod checkpoint;
@@ -19,6 +18,7 @@ pub mod options;
 pub mod pool;
 mod pool_service;
 pub mod ps;
+mod query;
 pub mod run;
 pub mod stats;
 pub mod top;

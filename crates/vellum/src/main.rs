@@ -17,8 +17,8 @@ use vellum::{
     balance, bench, checkpoint, doctor, flatten, help, inspect, log, metrics, mount, pool, ps, run, stats,
     top, umount, weight, zoned,
 };
-use vellum_engine::checkpoint::{library, loopback, pause, shown};
-use vellum_engine::container::{STATUS_FAILED, remove, tied};
+use vellum_engine::checkpoint::{library, loopback, pause, upper_view};
+use vellum_engine::container::{STATUS_FAILED, exec_helper, remove};
 use vellum_engine::podman::{apart, pass};
 use vellum_service::Failure;
 
@@ -113,7 +113,7 @@ fn subcommand(args: &[OsString]) -> Result<ExitCode, Failure> {
         Command::Completions { shell } => print(&cli::completions(shell)),
         Command::Version => print(&help::version()),
         Command::Tied { show, parent, program, arguments } => {
-            say(&tied::exec(&show, parent, &program, &arguments).to_string());
+            say(&exec_helper::exec(&show, parent, &program, &arguments).to_string());
             return Ok(ExitCode::from(STATUS_FAILED));
         }
         Command::Apart { place, instead, real, program, arguments } => {
@@ -138,7 +138,7 @@ fn subcommand(args: &[OsString]) -> Result<ExitCode, Failure> {
         }
         Command::Leave { group, init, place } => library::leave(&group, init, &place),
         Command::Show { layer } => {
-            let shown = shown::show(&layer);
+            let shown = upper_view::show(&layer);
             if shown.is_ok() {
                 vellum_service::layers::ceph::end_visitor(0);
             }

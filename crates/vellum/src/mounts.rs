@@ -1,6 +1,6 @@
 //! All mounts of Vellum that this process can see, asked what they have done.
 
-use crate::ask::{ask, read};
+use crate::query::{ask, read};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;

@@ -59,12 +59,12 @@ pub fn run(arguments: PoolArgs) -> Result<String, Failure> {
         }
         PoolCommand::List { json } => {
             let pools = store.all()?.into_iter();
-            let of = |(name, settings)| Ok(PoolReport::of(&Pool::with(&store, name, settings)?));
+            let of = |(name, settings)| Ok(PoolReport::from_pool(&Pool::with(&store, name, settings)?));
             let all = pools.map(of).collect::<Result<Vec<_>, Failure>>()?;
             if json { json::pretty(&all) } else { Ok(table(&all)) }
         }
         PoolCommand::Show { name, json } => {
-            let report = PoolReport::of(&Pool::open(&store, &name.parse()?)?);
+            let report = PoolReport::from_pool(&Pool::open(&store, &name.parse()?)?);
             if json { json::pretty(&report) } else { Ok(report.text()) }
         }
     }
@@ -171,7 +171,7 @@ struct MountReport {
 }
 
 impl PoolReport {
-    fn of(pool: &Pool) -> Self {
+    fn from_pool(pool: &Pool) -> Self {
         let (mut mounts, mut other_processes) = (Vec::new(), Vec::new());
         let service = pool.service();
         for Member { process, mountpoints, program } in pool.members() {
@@ -307,7 +307,7 @@ fn mib(bytes: Option<u64>) -> String {
 mod tests {
     use super::*;
 
-    fn given() -> PoolSettings {
+    fn settings_from_args() -> PoolSettings {
         PoolSettings::default()
     }
 
@@ -321,7 +321,7 @@ mod tests {
             weight: Some("300".into()),
             uid_range: Some("100000:65536".into()),
             ceph: Some("on".into()),
-            ..given()
+            ..settings_from_args()
         };
         let settings = changed(&name, Settings::default(), some).unwrap();
         assert_eq!(
@@ -330,8 +330,13 @@ mod tests {
         );
         assert_eq!(settings.uid_range.map(|range| range.to_string()).as_deref(), Some("100000:65536"));
         let none = || Some("none".to_owned());
-        let back =
-            PoolSettings { memory: none(), weight: none(), uid_range: none(), ceph: none(), ..given() };
+        let back = PoolSettings {
+            memory: none(),
+            weight: none(),
+            uid_range: none(),
+            ceph: none(),
+            ..settings_from_args()
+        };
         let settings = changed(&name, settings, back).unwrap();
         assert_eq!((settings.memory, settings.weight, settings.uid_range), (None, None, None));
         assert!(settings.cpus.is_some() && settings.cpuset_cpus.is_some() && !settings.ceph);
@@ -345,7 +350,12 @@ mod tests {
         let file = dir.path().canonicalize().unwrap().join("conf");
         std::fs::write(&file, "").unwrap();
         let conf = || Some(dir.path().join("../").join(dir.path().file_name().unwrap()).join("conf"));
-        let some = PoolSettings { ceph_conf: conf(), ceph_id: word("t"), ceph_fs: word("f"), ..given() };
+        let some = PoolSettings {
+            ceph_conf: conf(),
+            ceph_id: word("t"),
+            ceph_fs: word("f"),
+            ..settings_from_args()
+        };
         let settings = changed(&name, Settings::default(), some).unwrap();
         assert!(settings.ceph && settings.ceph_conf.as_deref() == Some(file.as_path()));
         assert_eq!((settings.ceph_id.as_deref(), settings.ceph_fs.as_deref()), (Some("t"), Some("f")));
@@ -353,12 +363,12 @@ mod tests {
             ceph_conf: Some(NONE.into()),
             ceph_id: word(NONE),
             ceph_fs: word(NONE),
-            ..given()
+            ..settings_from_args()
         };
         let settings = changed(&name, settings, back).unwrap();
         assert_eq!(settings, Settings { ceph: true, ..Settings::default() });
         // To take one back is to say nothing.
-        let none = PoolSettings { ceph_id: word(NONE), ..given() };
+        let none = PoolSettings { ceph_id: word(NONE), ..settings_from_args() };
         assert!(!changed(&name, Settings::default(), none).unwrap().ceph);
     }
 
@@ -368,21 +378,36 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let missing = dir.path().join("missing");
         for (bad, words) in [
-            (PoolSettings { cpus: Some("0".into()), ..given() }, ["--cpus 0", "--cpuset-cpus"]),
-            (PoolSettings { cpus: Some("0-3".into()), ..given() }, ["--cpus 0-3", "--cpuset-cpus"]),
-            (PoolSettings { cpuset_cpus: Some("x".into()), ..given() }, ["--cpuset-cpus x", "0-3,8"]),
-            (PoolSettings { memory: Some("2X".into()), ..given() }, ["--memory 2X", "512M"]),
-            (PoolSettings { weight: Some("70000".into()), ..given() }, ["--weight 70000", "10000"]),
-            (PoolSettings { mount_weight: Some("x".into()), ..given() }, ["--mount-weight x", "10000"]),
-            (PoolSettings { cache: Some("much".into()), ..given() }, ["--cache much", "512M"]),
-            (PoolSettings { uid_range: Some("0:9".into()), ..given() }, ["--uid-range 0:9", "START:COUNT"]),
-            (PoolSettings { ceph: Some("yes".into()), ..given() }, ["--ceph yes", "on or none"]),
+            (PoolSettings { cpus: Some("0".into()), ..settings_from_args() }, ["--cpus 0", "--cpuset-cpus"]),
             (
-                PoolSettings { ceph_conf: Some(missing.clone()), ..given() },
+                PoolSettings { cpus: Some("0-3".into()), ..settings_from_args() },
+                ["--cpus 0-3", "--cpuset-cpus"],
+            ),
+            (
+                PoolSettings { cpuset_cpus: Some("x".into()), ..settings_from_args() },
+                ["--cpuset-cpus x", "0-3,8"],
+            ),
+            (PoolSettings { memory: Some("2X".into()), ..settings_from_args() }, ["--memory 2X", "512M"]),
+            (
+                PoolSettings { weight: Some("70000".into()), ..settings_from_args() },
+                ["--weight 70000", "10000"],
+            ),
+            (
+                PoolSettings { mount_weight: Some("x".into()), ..settings_from_args() },
+                ["--mount-weight x", "10000"],
+            ),
+            (PoolSettings { cache: Some("much".into()), ..settings_from_args() }, ["--cache much", "512M"]),
+            (
+                PoolSettings { uid_range: Some("0:9".into()), ..settings_from_args() },
+                ["--uid-range 0:9", "START:COUNT"],
+            ),
+            (PoolSettings { ceph: Some("yes".into()), ..settings_from_args() }, ["--ceph yes", "on or none"]),
+            (
+                PoolSettings { ceph_conf: Some(missing.clone()), ..settings_from_args() },
                 ["--ceph-conf /", "/missing: No such file or directory (os error 2); give one that exists"],
             ),
             (
-                PoolSettings { storage: vec![missing.clone()], ..given() },
+                PoolSettings { storage: vec![missing.clone()], ..settings_from_args() },
                 ["--storage /", "/missing: No such file or directory (os error 2); give one that exists"],
             ),
         ] {

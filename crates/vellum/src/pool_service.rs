@@ -4,8 +4,8 @@ use crate::log;
 use std::path::{Path, PathBuf};
 use vellum_engine::{Failure, Pool, PoolName, Store};
 use vellum_service::mounts::session_setup::settle;
-use vellum_service::pool::{Manner, Supervised, listen, supervise};
-use vellum_service::process::daemon::{Pending, Side, close_callers, detach, own_ipc};
+use vellum_service::pool::{PoolServer, SupervisorOptions, listen, supervise};
+use vellum_service::process::daemon::{Side, StartupReport, close_callers, detach, own_ipc};
 use vellum_service::sandbox::Mode;
 
 /// Serves until nothing is mounted in the pool any more; in the foreground, until it is told to end.
@@ -18,7 +18,7 @@ pub(crate) fn run(
     let socket = store.socket(name);
     if let Some(heritage) = inherit {
         // Before anything else is opened.
-        let inherited = Supervised::inherit(heritage, &socket)?;
+        let inherited = PoolServer::inherit(heritage, &socket)?;
         let pool = prepare(store, name, background)?;
         return serve(inherited, &pool, background);
     }
@@ -35,17 +35,22 @@ pub(crate) fn run(
     }
 }
 
-fn begin(store: &Store, name: &PoolName, socket: &Path, pending: Option<Pending>) -> Result<(), Failure> {
+fn begin(
+    store: &Store,
+    name: &PoolName,
+    socket: &Path,
+    pending: Option<StartupReport>,
+) -> Result<(), Failure> {
     let background = pending.is_some();
     let listens = |pool| listen(socket).map(|supervised| supervised.map(|supervised| (pool, supervised)));
     match prepare(store, name, background).and_then(listens) {
         Ok(Some((pool, supervised))) => {
-            pending.as_ref().map_or(Ok(()), Pending::ready)?;
+            pending.as_ref().map_or(Ok(()), StartupReport::ready)?;
             drop(pending);
             serve(supervised, &pool, background)
         }
         // Another was faster, which is as good.
-        Ok(None) if background => pending.as_ref().map_or(Ok(()), Pending::ready),
+        Ok(None) if background => pending.as_ref().map_or(Ok(()), StartupReport::ready),
         Ok(None) => {
             Err(Failure::input(format!("pool {name}: it has a service; vellum pool restart replaces it")))
         }
@@ -68,8 +73,8 @@ fn prepare(store: &Store, name: &PoolName, background: bool) -> Result<Pool, Fai
     Ok(pool)
 }
 
-fn serve(supervised: Supervised, pool: &Pool, background: bool) -> Result<(), Failure> {
-    let signals = Supervised::hold()?;
+fn serve(supervised: PoolServer, pool: &Pool, background: bool) -> Result<(), Failure> {
+    let signals = PoolServer::hold()?;
     let program = std::env::current_exe();
     let program = program.map_err(|e| Failure::system("cannot tell where this program is").because(e))?;
     let arguments = |heritage: &str| {
@@ -78,6 +83,7 @@ fn serve(supervised: Supervised, pool: &Pool, background: bool) -> Result<(), Fa
     };
     let sandbox = Mode::from_environment()?;
     let ceph = pool.settings().ceph;
-    let manner = Manner { stay: !background, sandbox, ceph, program: &program, arguments: &arguments };
+    let manner =
+        SupervisorOptions { stay: !background, sandbox, ceph, program: &program, arguments: &arguments };
     supervise(supervised, &manner, &signals)
 }

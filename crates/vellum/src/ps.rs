@@ -5,7 +5,7 @@ use crate::cli::PsArgs;
 use crate::json::pretty;
 use std::fmt::Write;
 use vellum_engine::Failure;
-use vellum_engine::container::{Listed, list};
+use vellum_engine::container::{ContainerEntry, list};
 
 /// What is printed.
 pub fn run(arguments: &PsArgs) -> Result<String, Failure> {
@@ -13,10 +13,10 @@ pub fn run(arguments: &PsArgs) -> Result<String, Failure> {
     if arguments.json { pretty(&all) } else { Ok(table(&all)) }
 }
 
-fn table(all: &[Listed]) -> String {
+fn table(all: &[ContainerEntry]) -> String {
     let width = all.iter().map(|one| one.name.len()).max().unwrap_or(0).max(4);
     let mut text = format!("{:width$}  {:>7}  {:<12}  {:<10}  COMMAND\n", "NAME", "PID", "CREATED", "STATE");
-    for Listed { name, state, pid, created, command } in all {
+    for ContainerEntry { name, state, pid, created, command } in all {
         let pid = pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
         let command = plain(command.as_deref().unwrap_or("-"));
         let (created, state) = (age(*created), state.word());

@@ -4,10 +4,12 @@ use crate::cli::{CacheArg, CephWriteArg, NetworkArg, RunArgs};
 use crate::log;
 use crate::weight::parse;
 use vellum_engine::Failure;
-use vellum_engine::container::{Asked, Ending, Request, STATUS_FAILED, Volume, run as run_container};
+use vellum_engine::container::{
+    ContainerExit, ProcessOptions, Request, STATUS_FAILED, Volume, run as run_container,
+};
 use vellum_engine::image::Source;
 use vellum_service::LayerSource;
-use vellum_service::config::{Sharing, WriteBehind};
+use vellum_service::config::{LayerWriters, WritebackConfig};
 use vellum_service::layers::ceph::Cluster;
 
 /// Runs it to its end. The exit status: the command's, or for failures what podman has; and why, if there is something to say.
@@ -15,7 +17,7 @@ pub fn run(arguments: RunArgs) -> (u8, Option<Failure>) {
     let ended =
         log::to_stderr().and_then(|()| request(arguments)).and_then(|request| run_container(&request));
     match ended {
-        Ok(Ending { status, said }) => (status, said.map(Failure::system)),
+        Ok(ContainerExit { status, said }) => (status, said.map(Failure::system)),
         Err(failure) => {
             let status = if failure.exit_status() == 2 { 2 } else { STATUS_FAILED };
             (status, Some(failure))
@@ -47,11 +49,11 @@ fn request(arguments: RunArgs) -> Result<Request, Failure> {
         weight: arguments.weight.map(|text| parse("option --weight", &text)).transpose()?,
         cache: match arguments.cache {
             None | Some(CacheArg::Off) => None,
-            Some(CacheArg::Shared) => Some(Sharing::Shared),
-            Some(CacheArg::Immutable) => Some(Sharing::Immutable),
+            Some(CacheArg::Shared) => Some(LayerWriters::Shared),
+            Some(CacheArg::Immutable) => Some(LayerWriters::Immutable),
         },
         new_privileges: new_privileges(&arguments.security_opt)?,
-        asked: Asked {
+        asked: ProcessOptions {
             command: arguments.command,
             entrypoint: arguments.entrypoint,
             env: arguments.env,
@@ -71,13 +73,16 @@ fn request(arguments: RunArgs) -> Result<Request, Failure> {
 }
 
 /// Whether what goes to an upper layer on CephFS is written behind.
-fn written(asked: Option<CephWriteArg>, upper: Option<&LayerSource>) -> Result<Option<WriteBehind>, Failure> {
+fn written(
+    asked: Option<CephWriteArg>,
+    upper: Option<&LayerSource>,
+) -> Result<Option<WritebackConfig>, Failure> {
     match asked {
         Some(_) if !matches!(upper, Some(LayerSource::Ceph(_))) => Err(Failure::input(
             "option --ceph-write: no upper layer is on CephFS; give --upper ceph:PATH, or leave the option out",
         )),
         Some(CephWriteArg::Back) => {
-            Ok(Some(WriteBehind { bytes: WriteBehind::BYTES_USUAL, age: WriteBehind::AGE_USUAL }))
+            Ok(Some(WritebackConfig { bytes: WritebackConfig::BYTES_USUAL, age: WritebackConfig::AGE_USUAL }))
         }
         Some(CephWriteArg::Sync) | None => Ok(None),
     }

@@ -17,7 +17,7 @@ const ROWS: usize = 40;
 /// Shows what happens within each `interval`, so many times, or until it is interrupted.
 pub fn run(choice: &Choice, interval: Duration, times: Option<u64>) -> Result<(), Failure> {
     let terminal = std::io::stdout().is_terminal();
-    let mut before = Before::new();
+    let mut before = PreviousSample::new();
     let mut shown = 0;
     let mut next = Instant::now();
     loop {
@@ -43,7 +43,7 @@ pub fn run(choice: &Choice, interval: Duration, times: Option<u64>) -> Result<()
 }
 
 /// What was seen at the last look, by process and mount: a service may have many mounts, and a mount another service by now.
-type Before = BTreeMap<(u32, String), InstanceStats>;
+type PreviousSample = BTreeMap<(u32, String), InstanceStats>;
 
 fn key(stats: &InstanceStats) -> (u32, String) {
     (stats.pid, stats.mountpoint.clone())
@@ -58,7 +58,7 @@ struct Row {
     passed: InstanceStats,
 }
 
-fn rows(all: &[Answer], before: &Before) -> Vec<Row> {
+fn rows(all: &[Answer], before: &PreviousSample) -> Vec<Row> {
     let row = |answer: &Answer| {
         let earlier = before.get(&key(&answer.stats));
         let passed = earlier.map_or_else(|| answer.stats.clone(), |earlier| answer.stats.since(earlier));
@@ -187,7 +187,7 @@ mod tests {
         let cache = CacheStats { weight: 300, bytes: 5 << 20, hits: 8, misses: 2, ..CacheStats::default() };
         let cached = InstanceStats { cache: Some(cache), ..answer(1, 1.0, 5).stats };
         let all = [Answer { stats: cached, ..answer(1, 1.0, 5) }, answer(2, 1.0, 1)];
-        let text = table(&rows(&all, &Before::new()), None);
+        let text = table(&rows(&all, &PreviousSample::new()), None);
         let words: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert!(text.contains("WEIGHT") && words.len() == 3, "{text}");
         assert!(words[1].ends_with(&["300", "5", "MiB", "80%", "0", "0", "MiB", "/m1"]), "{text}");

@@ -1,6 +1,6 @@
 //! `vellum umount`.
 
-use crate::ask::{ask, read};
+use crate::query::{ask, read};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use vellum_service::Failure;
 use vellum_service::instance::INSTANCE;
 use vellum_service::instance::explain::InstanceReport;
-use vellum_service::mounts::elsewhere::Elsewhere;
+use vellum_service::mounts::mount_copies::MountCopy;
 use vellum_service::mounts::{mountpoint, unmount};
 
 /// How long a service is waited for.
@@ -35,7 +35,7 @@ pub fn run(path: &Path, lazy: bool) -> Result<Option<String>, Failure> {
             if let (Some(service), Some(("0", number))) = (service, connection.split_once(':'))
                 && !mountpoint::is_let_go(service, number, USUAL)
             {
-                if let Some(elsewhere) = Elsewhere::of_device(&mount.device) {
+                if let Some(elsewhere) = MountCopy::of_device(&mount.device) {
                     return Ok(Some(format!("{}: unmounted here, but {elsewhere}", at.display())));
                 }
                 if !mountpoint::is_let_go(service, number, PATIENCE) {

@@ -1,6 +1,6 @@
 //! `vellum weight`: another share of the service's cache for a mount that there is.
 
-use crate::ask::{answer, refused};
+use crate::query::{answer, refused};
 use rustix::io::Errno;
 use std::ffi::CString;
 use std::path::Path;

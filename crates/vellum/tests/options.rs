@@ -7,9 +7,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::time::Duration;
 use vellum::options::argv::{Classic, is_subcommand, parse};
-use vellum::options::{LogTarget, Options, Request, split};
+use vellum::options::{LogTarget, Options, Request, tokenizer};
 use vellum_service::LayerSource;
-use vellum_service::config::{AccessTimes, OverrideStat, Profile, Propagation, Sharing};
+use vellum_service::config::{AccessTimes, LayerWriters, OverrideStat, Profile, Propagation};
 
 fn args(list: &[&str]) -> Vec<OsString> {
     list.iter().map(OsString::from).collect()
@@ -167,8 +167,8 @@ fn each_option_means_something() {
         assert_eq!(behind(sync), None, "{sync}");
     }
     let cache = |option: &str| of(option).config.cache.map(|cache| (cache.sharing, cache.bytes));
-    assert_eq!(cache("cache=shared"), Some((Sharing::Shared, 256 << 20)));
-    assert_eq!(cache("cache_size=1G,cache=immutable"), Some((Sharing::Immutable, 1 << 30)));
+    assert_eq!(cache("cache=shared"), Some((LayerWriters::Shared, 256 << 20)));
+    assert_eq!(cache("cache_size=1G,cache=immutable"), Some((LayerWriters::Immutable, 1 << 30)));
     assert_eq!((cache("cache=shared,cache=off"), cache("ro")), (None, None));
     assert_eq!((of("weight=10000").config.weight, of("ro").config.weight), (Some(10_000), None));
     assert_eq!(of("squash_to_root").config.squash_uid, Some(0));
@@ -489,8 +489,8 @@ proptest! {
     fn an_escaped_path_comes_back(paths in proptest::collection::vec(any_bytes(30), 1..8), upper in any_bytes(30)) {
         let paths: Vec<Vec<u8>> = paths.into_iter().filter(|path| !path.is_empty()).collect();
         prop_assume!(!paths.is_empty() && !upper.is_empty() && !upper.starts_with(b"ceph:") && !upper.starts_with(b"zoned:"));
-        let lowers: Vec<Vec<u8>> = paths.iter().map(|path| split::escape(path)).collect();
-        let upper_text = split::escape(&upper);
+        let lowers: Vec<Vec<u8>> = paths.iter().map(|path| tokenizer::escape(path)).collect();
+        let upper_text = tokenizer::escape(&upper);
         let lowers = lowers.join(&b':');
         let text = [b"lowerdir=", lowers.as_slice(), b",upperdir=", &upper_text, b",workdir=/w,volatile"];
         let mut options = Options::default();

@@ -102,7 +102,7 @@ pub trait Object: Send + Sync + 'static {
 }
 
 /// An object that a branch has made of a descriptor.
-pub enum Adopted {
+pub enum AdoptedObject {
     /// A directory.
     Dir(Arc<dyn BranchDir>),
     /// Anything else.
@@ -227,7 +227,7 @@ pub trait Branch: Send + Sync + 'static {
     /// Makes everything that was written to the branch durable.
     fn sync(&self) -> Result<()>;
     /// The object of a descriptor that an object of this branch had in another process. EOPNOTSUPP: the branch has none.
-    fn adopt(&self, descriptor: OwnedFd) -> Result<Adopted> {
+    fn adopt(&self, descriptor: OwnedFd) -> Result<AdoptedObject> {
         drop(descriptor);
         Err(Errno::OPNOTSUPP.into())
     }

@@ -66,7 +66,7 @@ pub enum OpenIo {
 
 /// An open file.
 #[derive(Clone, Debug)]
-pub struct Opened {
+pub struct OpenReply {
     /// Handle for later calls.
     pub handle: Handle,
     /// How to do its I/O.
@@ -121,7 +121,7 @@ pub trait Notifier: Send + Sync {
     /// waits for reads of that data: not to be called by one, nor with a lock held that one may need.
     fn data_changed(&self, node: NodeId) -> Result<()>;
     /// The operations that are under way now, of which the answers may not have arrived yet.
-    fn under_way(&self) -> Box<dyn UnderWay>;
+    fn under_way(&self) -> Box<dyn ActiveOperations>;
     /// Whether the front has not been answered yet about a request that makes this name or takes it away, which has been begun, and may be
     /// carried out a second time by a successor. Asked with the names of the directory held.
     fn has_begun(&self, dir: NodeId, name: Name<'_>) -> bool;
@@ -139,13 +139,13 @@ pub trait Notifier: Send + Sync {
 }
 
 /// Operations that were under way at some moment.
-pub trait UnderWay: Send + Sync {
+pub trait ActiveOperations: Send + Sync {
     /// Whether the answers to all of them have arrived.
     fn is_over(&self) -> bool;
 }
 
 /// None at all.
-impl UnderWay for () {
+impl ActiveOperations for () {
     fn is_over(&self) -> bool {
         true
     }
@@ -256,7 +256,7 @@ pub trait Filesystem: Send + Sync + 'static {
     ) -> Result<()>;
 
     /// Opens a file; `flags` are open(2)'s (O_*). ENOSYS with [`Duties::OPENS_FILES`]: never ask again.
-    fn open(&self, cx: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened>;
+    fn open(&self, cx: &Context<'_>, node: NodeId, flags: u32) -> Result<OpenReply>;
     /// Creates and opens a regular file. O_EXCL in `flags`: EEXIST if it exists.
     fn create(
         &self,
@@ -265,9 +265,9 @@ pub trait Filesystem: Send + Sync + 'static {
         name: Name<'_>,
         mode: u32,
         flags: u32,
-    ) -> Result<(Entry, Opened)>;
+    ) -> Result<(Entry, OpenReply)>;
     /// Creates a file without a name in `parent`, and opens it.
-    fn tmpfile(&self, cx: &Context<'_>, parent: NodeId, mode: u32, flags: u32) -> Result<(Entry, Opened)> {
+    fn tmpfile(&self, cx: &Context<'_>, parent: NodeId, mode: u32, flags: u32) -> Result<(Entry, OpenReply)> {
         Err(Errno::OPNOTSUPP.into())
     }
     /// Reads into `buf`; fewer bytes only at the end of the file.
@@ -299,7 +299,7 @@ pub trait Filesystem: Send + Sync + 'static {
     fn fsync(&self, cx: &Context<'_>, node: NodeId, handle: Handle, datasync: bool) -> Result<()>;
 
     /// Opens a directory. ENOSYS with [`Duties::OPENS_FILES`]: never ask again.
-    fn opendir(&self, cx: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened>;
+    fn opendir(&self, cx: &Context<'_>, node: NodeId, flags: u32) -> Result<OpenReply>;
     /// Lists names after `offset` (0: from the start).
     fn readdir(
         &self,

@@ -4,7 +4,7 @@
 //! is, carries words and descriptors, and believes nothing else; the instance judges what the client may do and whether doing it here
 //! means the same as doing it by way of the kernel. Whatever is not certain is refused, and the client asks the kernel as ever.
 
-use crate::{Errno, Error, Given, Name, NodeId, Progress, SetAttr};
+use crate::{Errno, Error, ExportFile, Name, NodeId, Progress, SetAttr};
 use bitflags::bitflags;
 use std::ffi::CStr;
 
@@ -37,7 +37,7 @@ bitflags! {
 
 /// Why something is not done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum HandoutError {
     /// The error is the client's: the kernel would answer the same.
     Error(Errno),
     /// The kernel has to be asked.
@@ -49,14 +49,14 @@ pub enum Refused {
 }
 
 /// Whatever went wrong in the service, the kernel is to say what the client sees of it.
-impl From<Error> for Refused {
+impl From<Error> for HandoutError {
     fn from(_: Error) -> Self {
         Self::Kernel
     }
 }
 
 /// The answer to a client.
-pub type Verdict<T> = std::result::Result<T, Refused>;
+pub type Verdict<T> = std::result::Result<T, HandoutError>;
 
 /// Who asks. Ids are those by which its accesses to files are judged, in the service's user namespace, as the kernel states them; nothing
 /// more than these is known of the client: no further groups, no capabilities.
@@ -72,7 +72,7 @@ pub struct Client<'a> {
 
 /// A name in a directory that the client has entered.
 #[derive(Debug)]
-pub struct Wanted<'a, D> {
+pub struct DirName<'a, D> {
     /// The directory.
     pub dir: &'a D,
     /// The name in it.
@@ -95,56 +95,65 @@ pub trait Handout: Send + Sync + 'static {
     /// The node of a directory.
     fn node(&self, dir: &Self::Dir) -> NodeId;
     /// The directory of a name, if the client may search `dir` and the kernel knows nothing of the name, so that nothing can be mounted
-    /// over it. [`Refused::Known`]: it is to be looked for by way of the kernel.
+    /// over it. [`HandoutError::Known`]: it is to be looked for by way of the kernel.
     fn below(&self, client: &Client<'_>, dir: &Self::Dir, name: Name<'_>) -> Verdict<NodeId>;
 
     /// Opens a file that is there, and cuts it if that is asked for. ENOENT: there is none.
-    fn open(&self, client: &Client<'_>, at: &Wanted<'_, Self::Dir>, flags: HandoutFlags) -> Verdict<Given>;
+    fn open(
+        &self,
+        client: &Client<'_>,
+        at: &DirName<'_, Self::Dir>,
+        flags: HandoutFlags,
+    ) -> Verdict<ExportFile>;
     /// Makes and opens a file; `mode` has the umask applied. EEXIST: the name is taken, in whatever way.
     fn create(
         &self,
         client: &Client<'_>,
-        at: &Wanted<'_, Self::Dir>,
+        at: &DirName<'_, Self::Dir>,
         flags: HandoutFlags,
         mode: u32,
-    ) -> Verdict<Given>;
+    ) -> Verdict<ExportFile>;
     /// Opens the file of a node to write, for a client that has it open by way of the kernel and makes it shorter only there.
-    fn reopen(&self, client: &Client<'_>, node: NodeId, flags: HandoutFlags) -> Verdict<Given>;
+    fn reopen(&self, client: &Client<'_>, node: NodeId, flags: HandoutFlags) -> Verdict<ExportFile>;
     /// Changes attributes, but no size, of what the kernel does not know. `follows`: of a symbolic link that is meant which it leads to.
     fn setattr(
         &self,
         client: &Client<'_>,
-        at: &Wanted<'_, Self::Dir>,
+        at: &DirName<'_, Self::Dir>,
         set: &SetAttr,
         follows: bool,
     ) -> Verdict<()>;
     /// Makes a directory and enters it; `mode` has the umask applied. None: it has been made, and is to be entered by way of the kernel.
     /// EEXIST: the name is taken, in whatever way.
-    fn mkdir(&self, client: &Client<'_>, at: &Wanted<'_, Self::Dir>, mode: u32)
-    -> Verdict<Option<Self::Dir>>;
+    fn mkdir(
+        &self,
+        client: &Client<'_>,
+        at: &DirName<'_, Self::Dir>,
+        mode: u32,
+    ) -> Verdict<Option<Self::Dir>>;
     /// Makes a symbolic link. EEXIST: the name is taken, in whatever way.
-    fn symlink(&self, client: &Client<'_>, at: &Wanted<'_, Self::Dir>, target: &CStr) -> Verdict<()>;
+    fn symlink(&self, client: &Client<'_>, at: &DirName<'_, Self::Dir>, target: &CStr) -> Verdict<()>;
 
     /// Opens a file, and makes it where `flags` say so, as open(2).
     fn open_or_create(
         &self,
         client: &Client<'_>,
-        at: &Wanted<'_, Self::Dir>,
+        at: &DirName<'_, Self::Dir>,
         flags: HandoutFlags,
         mode: u32,
-    ) -> Verdict<Given> {
+    ) -> Verdict<ExportFile> {
         let creates = flags.contains(HandoutFlags::CREATE);
         if creates {
             match self.create(client, at, flags, mode) {
                 // Taken, in whatever way; exclusively it is an error, which the kernel may find otherwise.
-                Err(Refused::Error(Errno::EXIST)) if !flags.contains(HandoutFlags::EXCLUSIVE) => {}
-                Err(Refused::Error(Errno::EXIST)) => return Err(Refused::Kernel),
+                Err(HandoutError::Error(Errno::EXIST)) if !flags.contains(HandoutFlags::EXCLUSIVE) => {}
+                Err(HandoutError::Error(Errno::EXIST)) => return Err(HandoutError::Kernel),
                 done => return done,
             }
         }
         match self.open(client, at, flags) {
             // A name that is taken, and nothing to be seen there: a whiteout, whose place the kernel's file takes.
-            Err(Refused::Error(Errno::NOENT)) if creates => Err(Refused::Kernel),
+            Err(HandoutError::Error(Errno::NOENT)) if creates => Err(HandoutError::Kernel),
             done => done,
         }
     }

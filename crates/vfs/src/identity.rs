@@ -6,7 +6,7 @@ use crate::Progress;
 pub const UNKNOWN: u32 = u32::MAX;
 
 /// Tells user and group of a thread by its id; None: it cannot be told.
-pub type Asking = fn(u32) -> Option<(u32, u32)>;
+pub type ThreadIdentity = fn(u32) -> Option<(u32, u32)>;
 
 /// The caller of an operation, as the kernel states it; never taken from the client's own words.
 #[derive(Clone, Copy)]
@@ -24,7 +24,7 @@ pub struct Context<'a> {
     /// parent directory's group); empty when unknown.
     pub groups: &'a [u32],
     /// Tells user and group of a thread, for requests that do not; None where they all do.
-    pub who: Option<Asking>,
+    pub who: Option<ThreadIdentity>,
     /// Hears when a name is made for the caller: with the directory's names held, once the name was seen to be free.
     pub progress: &'a dyn Progress,
 }

@@ -17,15 +17,17 @@ mod name;
 mod progress;
 
 pub use attr::{Attr, FileKind, SetAttr, SetTime, StatFs, Timestamp};
-pub use branch::{Adopted, Branch, BranchDir, BranchFile, DirItem, Object, OpenMode, RenameFlags, Seek};
-pub use error::{Error, Level, Result};
-pub use export::{Export, ExportDir, Exported, Given};
-pub use filesystem::{
-    AttrReply, Connection, DirEntry, DirSink, Duties, Entry, Filesystem, Handle, NodeId, Notifier, OpenIo,
-    Opened, OwnOpens, UnderWay, WriteFlags, XattrFlags,
+pub use branch::{
+    AdoptedObject, Branch, BranchDir, BranchFile, DirItem, Object, OpenMode, RenameFlags, Seek,
 };
-pub use handout::{Client, Handout, HandoutFlags, Refused, Verdict, Wanted};
-pub use identity::{Asking, Context, UNKNOWN};
+pub use error::{Error, Level, Result};
+pub use export::{Export, ExportDir, ExportFile, ExportedFile};
+pub use filesystem::{
+    ActiveOperations, AttrReply, Connection, DirEntry, DirSink, Duties, Entry, Filesystem, Handle, NodeId,
+    Notifier, OpenIo, OpenReply, OwnOpens, WriteFlags, XattrFlags,
+};
+pub use handout::{Client, DirName, Handout, HandoutError, HandoutFlags, Verdict};
+pub use identity::{Context, ThreadIdentity, UNKNOWN};
 pub use idmap::{ID_RANGES_MAX, IdMap, IdMapError, IdRange, OVERFLOW_ID};
 pub use name::{NAME_MAX, Name};
 pub use progress::Progress;

@@ -8,6 +8,6 @@
 pub mod calibrate;
 pub mod device;
 pub mod pace;
-pub mod paced;
+pub mod paced_file;
 pub mod store;
 mod sum;

@@ -18,7 +18,7 @@ pub(crate) fn crc32c_of_both(first: &[u8], second: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::emulated::Random;
+    use crate::device::emulator::Random;
 
     #[test]
     fn it_is_what_another_program_makes_of_it() {

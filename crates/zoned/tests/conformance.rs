@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::path::Path;
 use std::process::Command;
-use vellum_zoned::device::emulated::{LARGE_ZONE, Profile, Random, SMALL_ZONE};
+use vellum_zoned::device::emulator::{LARGE_ZONE, Profile, Random, SMALL_ZONE};
 use vellum_zoned::device::{Condition, Conventional, Emulated, Error, Kernel, ZonedDevice};
 
 /// Zones that the cases use.

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use std::sync::Arc;
-use vellum_zoned::device::emulated::{Random, SMALL_ZONE};
+use vellum_zoned::device::emulator::{Random, SMALL_ZONE};
 use vellum_zoned::device::{Conventional, Emulated, ZonedDevice};
 use vellum_zoned::store::{Class, Placement, Store, parse_hostile};
 

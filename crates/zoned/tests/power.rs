@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use vellum_zoned::device::emulated::{Fault, LARGE_ZONE, Profile, Random, SMALL_ZONE, Survival, Trigger};
+use vellum_zoned::device::emulator::{Fault, LARGE_ZONE, Profile, Random, SMALL_ZONE, Survival, Trigger};
 use vellum_zoned::device::{Emulated, ZonedDevice};
 use vellum_zoned::store::{Class, Placement, Store};
 

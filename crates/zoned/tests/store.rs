@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use vellum_zoned::device::emulated::{LARGE_ZONE, Profile, Random, SMALL_ZONE};
+use vellum_zoned::device::emulator::{LARGE_ZONE, Profile, Random, SMALL_ZONE};
 use vellum_zoned::device::{Conventional, Emulated, ZonedDevice};
 use vellum_zoned::store::{Class, Error, Placement, Store, VERSION};
 

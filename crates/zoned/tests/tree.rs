@@ -4,17 +4,17 @@
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use vellum_zoned::device::emulated::{Fault, LARGE_ZONE, SMALL_ZONE, Survival, Trigger};
+use vellum_zoned::device::emulator::{Fault, LARGE_ZONE, SMALL_ZONE, Survival, Trigger};
 use vellum_zoned::device::{Conventional, Emulated, ZonedDevice};
 use vellum_zoned::store::{
-    Class, Error, FileShape, Moment, Node, Placement, ROOT_NODE, Store, TreeChange, TreeDump, XATTRS_MAX,
+    Class, Error, FileShape, Node, NodeTime, Placement, ROOT_NODE, Store, TreeChange, TreeDump, XATTRS_MAX,
     Xattrs,
 };
 
 const BLOCK: usize = 4096;
 
-fn at(secs: i64) -> Moment {
-    Moment { secs, nanos: 1 }
+fn at(secs: i64) -> NodeTime {
+    NodeTime { secs, nanos: 1 }
 }
 
 fn node(mode: u32, nlink: u32) -> Node {

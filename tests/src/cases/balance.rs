@@ -2,7 +2,7 @@
 
 use super::Case;
 use crate::harness::mount::MountKind;
-use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq, skip};
+use crate::harness::outcome::{DuringContext, Outcome, ensure, ensure_eq, skip};
 use crate::harness::{Cx, shell};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -120,7 +120,7 @@ fn generations(cx: &Cx) -> Outcome {
 /// What the script has printed. A guard takes back what a killed process leaves, where that could keep somebody waiting.
 fn judge(text: &str, is_guarded: bool) -> Outcome {
     judge_shares(text, is_guarded)?;
-    let said = Said::of(text);
+    let said = ScriptOutput::of(text);
     for weight in [100, 200, 400, 800] {
         let (back, ideal) = (said.share("back", weight)?, weight * 1000 / 1500);
         ensure!(back.abs_diff(ideal) < 50, "weight {weight}: {back} of 1000 when all read again\n{text}");
@@ -131,13 +131,13 @@ fn judge(text: &str, is_guarded: bool) -> Outcome {
 }
 
 /// The lines of the script.
-struct Said<'a> {
+struct ScriptOutput<'a> {
     text: &'a str,
     shares: BTreeMap<&'a str, BTreeMap<u64, u64>>,
     limits: BTreeMap<&'a str, String>,
 }
 
-impl<'a> Said<'a> {
+impl<'a> ScriptOutput<'a> {
     fn of(text: &'a str) -> Self {
         let mut said = Self { text, shares: BTreeMap::new(), limits: BTreeMap::new() };
         for line in text.lines() {
@@ -163,7 +163,7 @@ impl<'a> Said<'a> {
 }
 
 fn judge_shares(text: &str, is_guarded: bool) -> Outcome {
-    let said = Said::of(text);
+    let said = ScriptOutput::of(text);
     for weight in [100, 200, 400, 800] {
         let (with, ideal) = (said.share("with", weight)?, weight * 1000 / 1500);
         ensure!(with.abs_diff(ideal) < 20, "weight {weight}: {with} of 1000, {ideal} is ideal\n{text}");

@@ -3,7 +3,7 @@
 
 use super::{Case, Turn};
 use crate::harness::mount::MountKind;
-use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq, fail, skip};
+use crate::harness::outcome::{DuringContext, Outcome, ensure, ensure_eq, fail, skip};
 use crate::harness::{Cx, shell};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;

@@ -2,7 +2,7 @@
 //! tests/engines.
 
 use super::Case;
-use crate::harness::outcome::{Doing, Outcome, ensure, fail, skip};
+use crate::harness::outcome::{DuringContext, Outcome, ensure, fail, skip};
 use crate::harness::{Cx, MountKind, Profile, shell, source_root};
 use std::ffi::OsString;
 use std::fs;

@@ -3,7 +3,7 @@
 
 use super::Case;
 use super::pool::Pools;
-use crate::harness::outcome::{Doing, Outcome, Stop, ensure, ensure_eq, fail, skip};
+use crate::harness::outcome::{DuringContext, Outcome, Stop, ensure, ensure_eq, fail, skip};
 use crate::harness::tree::{self, Ignore};
 use crate::harness::{Cx, Layers, Mount, PATIENCE, Rng, rng};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, XattrFlags};

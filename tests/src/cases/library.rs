@@ -4,7 +4,7 @@ mod attributes;
 mod service;
 
 use super::Case;
-use super::pool::Pooled;
+use super::pool::PoolMount;
 use crate::harness::PATIENCE;
 use crate::harness::outcome::{Outcome, ensure, ensure_eq, fail, skip};
 use crate::harness::{Cx, shell, source_root};
@@ -63,21 +63,21 @@ pub(super) fn compile(cx: &Cx, compiler: &str, name: &str) -> Outcome<PathBuf> {
 
 /// A mount in a pool, and the library.
 struct Ground<'a> {
-    pooled: Pooled<'a>,
+    pooled: PoolMount<'a>,
     library: PathBuf,
 }
 
 impl<'a> std::ops::Deref for Ground<'a> {
-    type Target = Pooled<'a>;
+    type Target = PoolMount<'a>;
 
-    fn deref(&self) -> &Pooled<'a> {
+    fn deref(&self) -> &PoolMount<'a> {
         &self.pooled
     }
 }
 
 impl<'a> Ground<'a> {
     fn new(cx: &'a Cx, fill: impl FnOnce(&Path) -> Outcome) -> Outcome<Self> {
-        Ok(Self { library: library()?, pooled: Pooled::new(cx, fill)? })
+        Ok(Self { library: library()?, pooled: PoolMount::new(cx, fill)? })
     }
 
     /// A command with the library.

@@ -1,6 +1,7 @@
 //! The cases: every one has a name, what it needs, and how long it may take.
 
 mod balance;
+mod behaviour;
 mod bench;
 mod blocks;
 mod book;
@@ -9,22 +10,21 @@ mod ceph;
 mod checkpoint;
 mod comparison;
 mod conformance;
+mod crash;
 pub(crate) mod differential;
 pub(crate) mod direct;
-mod durable;
+mod durability;
 mod engines;
 mod handover;
-mod killed;
 mod library;
-mod noticed;
+mod monitoring;
 mod pool;
 mod ring;
-mod running;
+mod run;
 mod sandbox;
 pub(crate) mod stress;
-mod supervised;
+mod supervisor;
 mod surface;
-mod watching;
 mod zoned;
 
 use crate::harness::mount::Profile;
@@ -169,24 +169,24 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
         COUNTS,
         engines::CASES,
         differential::CASES,
-        noticed::CASES,
+        behaviour::CASES,
         surface::CASES,
         blocks::CASES,
         cache::CASES,
         ceph::CASES,
         zoned::CASES,
-        durable::CASES,
+        durability::CASES,
         handover::CASES,
-        supervised::CASES,
-        killed::CASES,
+        supervisor::CASES,
+        crash::CASES,
         library::CASES,
         pool::CASES,
         direct::CASES,
         ring::CASES,
         sandbox::CASES,
-        running::CASES,
+        run::CASES,
         checkpoint::CASES,
-        watching::CASES,
+        monitoring::CASES,
         balance::CASES,
         book::CASES,
         comparison::CASES,

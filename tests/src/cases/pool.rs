@@ -5,7 +5,7 @@ mod little_memory;
 use super::Case;
 use super::checkpoint::support::eventually;
 use crate::harness::mount::MountKind;
-use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq, fail, skip};
+use crate::harness::outcome::{DuringContext, Outcome, ensure, ensure_eq, fail, skip};
 use crate::harness::{Cx, Layers, Mount, shell};
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
@@ -122,14 +122,14 @@ impl<'a> Pools<'a> {
 }
 
 /// A mount in a pool of its own, and where programs find that.
-pub(super) struct Pooled<'a> {
+pub(super) struct PoolMount<'a> {
     pub(super) mount: Mount,
     pub(super) layers: Layers,
     pub(super) pools: Pools<'a>,
     pub(super) socket: PathBuf,
 }
 
-impl<'a> Pooled<'a> {
+impl<'a> PoolMount<'a> {
     /// Makes it; `fill` puts files into the lower layer before.
     pub(super) fn new(cx: &'a Cx, fill: impl FnOnce(&Path) -> Outcome) -> Outcome<Self> {
         Self::with(cx, fill, &[])

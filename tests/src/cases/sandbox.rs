@@ -2,7 +2,7 @@
 
 use super::Case;
 use crate::harness::mount::MountKind;
-use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq, fail, skip};
+use crate::harness::outcome::{DuringContext, Outcome, ensure, ensure_eq, fail, skip};
 use crate::harness::tree::{self, Ignore};
 use crate::harness::{Cx, Mount, PATIENCE, Profile, shell, user};
 use rustix::fs::{CWD, FileType, Mode, OFlags, XattrFlags};

@@ -2,7 +2,7 @@
 //! be lost, doubled or left over.
 
 use super::Case;
-use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq};
+use crate::harness::outcome::{DuringContext, Outcome, ensure, ensure_eq};
 use crate::harness::tree::{self, Ignore, Tree};
 use crate::harness::{Cx, Rng, rng};
 use rustix::fs::{CWD, RenameFlags};
@@ -99,7 +99,7 @@ fn processes(cx: &Cx) -> Outcome {
     mount.crash()?;
     tree::same("left: before, right: after kill -9", &seen, &tree::take(mount.root(), i64::MAX)?, ignore)?;
     mount.unmount()?;
-    super::noticed::no_leftovers(&layers)
+    super::behaviour::no_leftovers(&layers)
 }
 
 /// Every token once, every number of links true, every inode number unique.
@@ -152,7 +152,7 @@ fn kill_while_busy(cx: &Cx) -> Outcome {
         }
     }
     mount.unmount()?;
-    super::noticed::no_leftovers(&layers)
+    super::behaviour::no_leftovers(&layers)
 }
 
 /// One of the processes: `internal-worker ROOT SEED`.

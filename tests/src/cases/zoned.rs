@@ -4,7 +4,7 @@ use super::Case;
 use super::pool::Pools;
 use crate::harness::PATIENCE;
 use crate::harness::mount::only_vellum;
-use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq, fail};
+use crate::harness::outcome::{DuringContext, Outcome, ensure, ensure_eq, fail};
 use crate::harness::tree::{self, Ignore};
 use crate::harness::{Cx, Layers, Mount, MountKind, shell};
 use rustix::process::{Pid, Signal, kill_process};
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use vellum_service::store_door::{Door, Knock};
+use vellum_service::store_door::{ConnectOutcome, Door};
 use vellum_zoned::device::{Conventional, ZonedDevice};
 use vellum_zoned::store::{Class, Placement, Store};
 
@@ -138,12 +138,12 @@ fn beside(cx: &Cx) -> Outcome<PathBuf> {
 }
 
 /// A mount of a store by itself.
-struct Alone {
+struct StandaloneMount {
     store: PathBuf,
     point: PathBuf,
 }
 
-impl Alone {
+impl StandaloneMount {
     fn new(cx: &Cx) -> Outcome<Self> {
         let new = Self { store: cx.dir.join("store"), point: cx.dir.join("point") };
         fs::create_dir(&new.point)?;
@@ -178,7 +178,7 @@ impl Alone {
     }
 }
 
-impl Drop for Alone {
+impl Drop for StandaloneMount {
     fn drop(&mut self) {
         let _ = rustix::mount::unmount(&self.point, rustix::mount::UnmountFlags::DETACH);
     }
@@ -193,7 +193,7 @@ fn mounted(cx: &Cx) -> Outcome {
     shell::run(shell::bash(CHANGE).arg("change").arg(&source))?;
     // rsync leaves times of this very second as they are.
     shell::run(shell::bash("find \"$1\" -exec touch -hd 2003-03-03 {} +").arg("touch").arg(&source))?;
-    let alone = Alone::new(cx)?;
+    let alone = StandaloneMount::new(cx)?;
     alone.mount()?;
     let copies = r#"
 source="$1"; cd "$2"; cp -a "$source" copied; mkdir packed; tar -C "$source" --xattrs -cf - . | tar -C packed --xattrs -xpf -
@@ -230,7 +230,7 @@ mkdir busy; cd busy; for n in $(seq 200); do echo $n > new; mv new file; ln file
 /// What was synced is there for the next mount after the service was killed; the mount itself ends, since what was not synced was the service's.
 fn killed(cx: &Cx) -> Outcome {
     only_vellum("has no such mounts")?;
-    let alone = Alone::new(cx)?;
+    let alone = StandaloneMount::new(cx)?;
     for round in 0..2_u8 {
         alone.mount()?;
         let name = |kind: &str| alone.point.join(format!("{kind}{round}"));
@@ -272,7 +272,7 @@ fn doors(cx: &Cx) -> Outcome {
     // Mounts of others would take away what is left there as well: in the mount namespace of this case it is its own.
     fs::create_dir_all("/run/vellum")?;
     shell::run(Command::new("mount").args(["-t", "tmpfs", "tmpfs", "/run/vellum"]))?;
-    let alone = Alone::new(cx)?;
+    let alone = StandaloneMount::new(cx)?;
     let found = fs::metadata(&alone.store)?;
     let socket = dir.join(format!("file-{:x}-{:x}", found.dev(), found.ino()));
     let gone = |socket: &Path| -> Outcome {
@@ -323,7 +323,7 @@ fn doors(cx: &Cx) -> Outcome {
     let left = dir.join(format!("file-{:x}-{}", found.dev(), "left"));
     drop(std::os::unix::net::UnixListener::bind(&left)?);
     alone.mount()?;
-    ensure!(matches!(Door::knock(&alone.store, false), Knock::In(_)), "the door is another's");
+    ensure!(matches!(Door::knock(&alone.store, false), ConnectOutcome::In(_)), "the door is another's");
     ensure!(!left.exists(), "what was left of another one");
     alone.unmount()?;
     gone(&socket)
@@ -438,14 +438,14 @@ fn refusal(mount: Outcome<Mount>) -> Outcome<String> {
 
 /// As soon as nobody has the store.
 fn check_when_free(store: &Path) -> Outcome {
-    Alone { store: store.to_owned(), point: PathBuf::new() }.wait_for_end()?;
+    StandaloneMount { store: store.to_owned(), point: PathBuf::new() }.wait_for_end()?;
     check(store)
 }
 
 /// What cannot be is said in one line, and changes nothing.
 fn refused(cx: &Cx) -> Outcome {
     only_vellum("has no such mounts")?;
-    let alone = Alone::new(cx)?;
+    let alone = StandaloneMount::new(cx)?;
     alone.mount()?;
     let other = beside(cx)?;
     let said = Command::new(program()?).args(["zoned", "mount"]).arg(&alone.store).arg(&other).output()?;

@@ -1,7 +1,7 @@
 //! Mounts: of what is under test, and of kernel overlayfs to compare with.
 
 use super::layers::Layers;
-use super::outcome::{Doing, Outcome, Stop, ensure, fail};
+use super::outcome::{DuringContext, Outcome, Stop, ensure, fail};
 use super::source_root;
 use crate::harness::PATIENCE;
 use rustix::process::{Pid, Signal, kill_process};
@@ -228,7 +228,7 @@ impl Mount {
     }
 
     /// Somebody else has unmounted it: waits until the daemon is gone.
-    pub(crate) fn is_gone(&mut self) -> Outcome {
+    pub(crate) fn poll_gone(&mut self) -> Outcome {
         self.mounted = false;
         self.wait_for_end()
     }

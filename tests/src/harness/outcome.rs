@@ -40,12 +40,12 @@ impl From<Errno> for Stop {
 }
 
 /// Adds what was being done to an error.
-pub(crate) trait Doing<T> {
+pub(crate) trait DuringContext<T> {
     /// Names what was being done.
     fn doing(self, what: impl fmt::Display) -> Outcome<T>;
 }
 
-impl<T, E: fmt::Display> Doing<T> for Result<T, E> {
+impl<T, E: fmt::Display> DuringContext<T> for Result<T, E> {
     fn doing(self, what: impl fmt::Display) -> Outcome<T> {
         self.map_err(|error| Stop::Fail(format!("{what}: {error}")))
     }

@@ -78,7 +78,7 @@ impl Drop for Mapping {
 /// The handle of `path`, not following a symbolic link.
 pub(crate) fn name_to_handle(path: &Path) -> Result<FileHandle, Errno> {
     let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
-    FileHandle::of(rustix::fs::CWD, &path)
+    FileHandle::lookup(rustix::fs::CWD, &path)
 }
 
 /// Opens a handle for reading; `mount` is any descriptor on the same mount.

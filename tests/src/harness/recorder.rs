@@ -2,7 +2,7 @@
 //! which a loop device makes a disk of. From its record every state can be made again in which a loss of power could have
 //! left a disk with a cache.
 
-use super::outcome::{Doing, Outcome};
+use super::outcome::{DuringContext, Outcome};
 use super::rng::Rng;
 use rustix::mount::{UnmountFlags, unmount};
 use std::collections::{BTreeMap, BTreeSet};
@@ -79,7 +79,7 @@ impl Recorder {
             workers: Workers { max: 1, ..Workers::default() },
             ..SessionOptions::default()
         };
-        let session = Session::new(Arc::new(Served(Arc::clone(&shared))), mounted, options);
+        let session = Session::new(Arc::new(SingleFileFs(Arc::clone(&shared))), mounted, options);
         let (_, thread) = session.and_then(Session::spawn).doing("serving the recorder")?;
         Ok(Self { shared, first, at: at.to_path_buf(), thread: Some(thread) })
     }
@@ -152,9 +152,9 @@ impl Drop for Recorder {
 }
 
 /// The filesystem with one file.
-struct Served(Arc<Shared>);
+struct SingleFileFs(Arc<Shared>);
 
-impl Served {
+impl SingleFileFs {
     fn attr(&self, node: NodeId) -> Attr {
         let (mode, size, nlink) = if node == DISK { (0o100_600, self.0.size, 1) } else { (0o040_700, 0, 2) };
         Attr { ino: node.0, mode, size, nlink, ..Attr::default() }
@@ -171,7 +171,7 @@ impl Served {
     }
 }
 
-impl Filesystem for Served {
+impl Filesystem for SingleFileFs {
     fn lookup(&self, _: &Context<'_>, _: NodeId, name: Name<'_>) -> Result<Option<Entry>> {
         let attr = self.attr(DISK);
         let entry = Entry { node: DISK, generation: 0, attr, entry_ttl: TTL, attr_ttl: TTL };
@@ -181,8 +181,8 @@ impl Filesystem for Served {
     fn getattr(&self, _: &Context<'_>, node: NodeId, _: Option<Handle>) -> Result<AttrReply> {
         Ok(AttrReply { attr: self.attr(node), ttl: TTL })
     }
-    fn open(&self, _: &Context<'_>, _: NodeId, _: u32) -> Result<Opened> {
-        Ok(Opened { handle: Handle(0), io: OpenIo::Direct })
+    fn open(&self, _: &Context<'_>, _: NodeId, _: u32) -> Result<OpenReply> {
+        Ok(OpenReply { handle: Handle(0), io: OpenIo::Direct })
     }
     fn read(&self, _: &Context<'_>, _: NodeId, _: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let len = buf.len().min(usize::try_from(self.0.size.saturating_sub(offset)).unwrap_or(0));
@@ -230,7 +230,7 @@ impl Filesystem for Served {
     fn setattr(&self, _: &Context<'_>, node: NodeId, _: Option<Handle>, _: &SetAttr) -> Result<AttrReply> {
         Ok(AttrReply { attr: self.attr(node), ttl: TTL })
     }
-    fn opendir(&self, _: &Context<'_>, _: NodeId, _: u32) -> Result<Opened> {
+    fn opendir(&self, _: &Context<'_>, _: NodeId, _: u32) -> Result<OpenReply> {
         Err(Errno::NOSYS.into())
     }
     fn readdir(&self, _: &Context<'_>, _: NodeId, _: Handle, _: u64, _: &mut dyn DirSink) -> Result<()> {
@@ -245,7 +245,7 @@ impl Filesystem for Served {
     fn statfs(&self, _: &Context<'_>, _: NodeId) -> Result<StatFs> {
         Ok(StatFs { frsize: 4096, bsize: 4096, namelen: 255, ..StatFs::default() })
     }
-    fn create(&self, _: &Context<'_>, _: NodeId, _: Name<'_>, _: u32, _: u32) -> Result<(Entry, Opened)> {
+    fn create(&self, _: &Context<'_>, _: NodeId, _: Name<'_>, _: u32, _: u32) -> Result<(Entry, OpenReply)> {
         Err(Errno::PERM.into())
     }
     fn mknod(&self, _: &Context<'_>, _: NodeId, _: Name<'_>, _: u32, _: u64) -> Result<Entry> {

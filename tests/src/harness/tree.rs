@@ -1,6 +1,6 @@
 //! Whole trees, taken down and compared.
 
-use super::outcome::{Doing, Outcome, ensure};
+use super::outcome::{DuringContext, Outcome, ensure};
 use rustix::fs::{AtFlags, CWD, FileType};
 use std::collections::BTreeMap;
 use std::fmt;

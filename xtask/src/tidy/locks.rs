@@ -69,20 +69,20 @@ fn order(text: &str) -> Option<Vec<(usize, &str)>> {
 }
 
 /// Whether a type is a lock, or has one inside.
-struct Within<'a> {
+struct LockSearch<'a> {
     types: &'a BTreeSet<String>,
     found: bool,
 }
 
-impl Within<'_> {
+impl LockSearch<'_> {
     fn has(types: &BTreeSet<String>, of: &Type) -> bool {
-        let mut within = Within { types, found: false };
+        let mut within = LockSearch { types, found: false };
         within.visit_type(of);
         within.found
     }
 }
 
-impl<'ast> Visit<'ast> for Within<'_> {
+impl<'ast> Visit<'ast> for LockSearch<'_> {
     fn visit_path_segment(&mut self, segment: &'ast syn::PathSegment) {
         self.found |= self.types.contains(&segment.ident.to_string());
         syn::visit::visit_path_segment(self, segment);
@@ -106,7 +106,7 @@ impl Aliases<'_> {
 impl<'ast> Visit<'ast> for Aliases<'_> {
     fn visit_item_type(&mut self, item: &'ast ItemType) {
         // One with parameters of its own is another name of the lock's type, or of one around it.
-        if Within::has(self.types, &item.ty) {
+        if LockSearch::has(self.types, &item.ty) {
             self.found.push(item.ident.to_string());
         }
     }
@@ -139,7 +139,7 @@ impl<'ast> Visit<'ast> for Locks<'_> {
         if self.types.contains(&item.ident.to_string()) {
             return;
         }
-        for field in item.fields.iter().filter(|field| Within::has(self.types, &field.ty)) {
+        for field in item.fields.iter().filter(|field| LockSearch::has(self.types, &field.ty)) {
             let name = match (&field.ident, &item.fields) {
                 (Some(ident), Fields::Named(_)) => format!("{}::{ident}", item.ident),
                 _ => item.ident.to_string(),
@@ -150,7 +150,7 @@ impl<'ast> Visit<'ast> for Locks<'_> {
     }
 
     fn visit_item_static(&mut self, item: &'ast ItemStatic) {
-        if Within::has(self.types, &item.ty) {
+        if LockSearch::has(self.types, &item.ty) {
             let line = item.ident.span().start().line;
             self.found.insert(item.ident.to_string(), (self.path.to_owned(), line));
         }

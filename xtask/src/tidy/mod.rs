@@ -57,9 +57,6 @@ rules of tidy:
 an exception: a comment `tidy-allow(RULE): REASON` on the line or up to three lines above it;
 for function-length also #[allow(clippy::too_many_lines, reason = \"...\")]";
 
-/// Whether the tree keeps the rules of `names` and `crumbs` already.
-const NAMES_ARE_NOUNS: bool = false;
-
 /// Checks the tree at `root` and prints what is wrong.
 pub(crate) fn run(root: &Path) -> ExitCode {
     let tree = match Tree::read(root) {
@@ -88,10 +85,8 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
         if source.is_rust() {
             text::check(source, &mut own);
             functions::check(source, &mut own);
-            if NAMES_ARE_NOUNS {
-                names::check(source, &mut own);
-                crumbs::check(source, &mut own);
-            }
+            names::check(source, &mut own);
+            crumbs::check(source, &mut own);
             unsafe_code::check(source, &mut own);
         }
         if source.path.ends_with("Cargo.toml") {

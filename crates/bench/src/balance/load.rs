@@ -35,7 +35,7 @@ pub enum Load {
 
 /// What a process has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Done {
+pub struct ProcessResult {
     /// Operations.
     pub operations: u64,
     /// Bytes that it has read.
@@ -128,7 +128,7 @@ pub fn serve(load: Load, directory: &Path, bytes: u64, seconds: f64) -> Result<(
     let operations = load.run(directory, bytes, time)?;
     let (seconds, after) = (begin.elapsed().as_secs_f64(), counters()?);
     let [read, fetched] = [0, 1].map(|which| after[which].saturating_sub(before[which]));
-    let done = Done { operations, read, fetched, seconds };
+    let done = ProcessResult { operations, read, fetched, seconds };
     println!("{}", serde_json::to_string(&done).doing(|| "what was done")?);
     Ok(())
 }

@@ -11,7 +11,7 @@ mod load;
 mod report;
 
 pub use command::{Args, run};
-pub use load::{Done, Load, SUBCOMMAND, serve};
+pub use load::{Load, ProcessResult, SUBCOMMAND, serve};
 pub use report::{Report, Row};
 
 use crate::compare::style;
@@ -93,7 +93,7 @@ pub fn balance(plan: &Plan) -> Result<Report> {
 }
 
 /// All four, once, on files that are made anew.
-fn once(plan: &Plan, memory: u64, loads: [Load; 4], is_balanced: bool) -> Result<[Done; 4]> {
+fn once(plan: &Plan, memory: u64, loads: [Load; 4], is_balanced: bool) -> Result<[ProcessResult; 4]> {
     stop::check()?;
     // Together twice what the memory holds.
     let bytes = memory / 2;
@@ -106,13 +106,14 @@ fn once(plan: &Plan, memory: u64, loads: [Load; 4], is_balanced: bool) -> Result
     // Pages belong to the group that has brought them.
     fs::write("/proc/sys/vm/drop_caches", "1").doing(|| "emptying the page cache")?;
     let groups = Groups::new(memory, &WEIGHTS)?;
-    let _balance = is_balanced.then(|| Running::balance(plan, &groups)).transpose()?;
+    let _balance = is_balanced.then(|| BalanceProcess::balance(plan, &groups)).transpose()?;
     let mut clients = Vec::new();
     for (number, (place, load)) in places.iter().zip(loads).enumerate() {
-        clients.push(Running::client(plan, place, load, bytes, |process| groups.put(number, process))?);
+        clients
+            .push(BalanceProcess::client(plan, place, load, bytes, |process| groups.put(number, process))?);
     }
-    clients.iter_mut().try_for_each(Running::go)?;
-    let mut done = [Done::default(); 4];
+    clients.iter_mut().try_for_each(BalanceProcess::go)?;
+    let mut done = [ProcessResult::default(); 4];
     for (to, client) in done.iter_mut().zip(&mut clients) {
         *to = client.outcome()?;
     }
@@ -122,9 +123,9 @@ fn once(plan: &Plan, memory: u64, loads: [Load; 4], is_balanced: bool) -> Result
 }
 
 /// A process that ends with this, by this signal.
-struct Running(Child, Signal);
+struct BalanceProcess(Child, Signal);
 
-impl Running {
+impl BalanceProcess {
     fn balance(plan: &Plan, groups: &Groups) -> Result<Self> {
         let mut command = Command::new(&plan.program);
         command.args(["balance", "--interval", INTERVAL, groups.name()]).stdin(Stdio::null());
@@ -159,7 +160,7 @@ impl Running {
         input.write_all(b"go\n").doing(|| "starting a workload")
     }
 
-    fn outcome(&mut self) -> Result<Done> {
+    fn outcome(&mut self) -> Result<ProcessResult> {
         let mut text = String::new();
         let output = self.0.stdout.as_mut().ok_or_else(|| Failure::new("a workload has no output"))?;
         output.read_to_string(&mut text).doing(|| "waiting for a workload")?;
@@ -171,7 +172,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for BalanceProcess {
     fn drop(&mut self) {
         if let Ok(None) = self.0.try_wait() {
             let _ = kill_process(Pid::from_child(&self.0), self.1);

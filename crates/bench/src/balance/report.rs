@@ -1,6 +1,6 @@
 //! What was found, as a table and as JSON.
 
-use super::load::{Done, Load};
+use super::load::{Load, ProcessResult};
 use crate::machine::Machine;
 use crate::statistics::median;
 use serde::Serialize;
@@ -44,9 +44,9 @@ pub struct Report {
 }
 
 /// What one does, or all: operations per second in a round, and hits.
-fn of(dones: &[Done]) -> (f64, f64) {
-    let rate = |done: &Done| done.operations as f64 / done.seconds.max(f64::MIN_POSITIVE);
-    let sum = |value: fn(&Done) -> u64| dones.iter().map(value).sum::<u64>() as f64;
+fn rate_and_hits(dones: &[ProcessResult]) -> (f64, f64) {
+    let rate = |done: &ProcessResult| done.operations as f64 / done.seconds.max(f64::MIN_POSITIVE);
+    let sum = |value: fn(&ProcessResult) -> u64| dones.iter().map(value).sum::<u64>() as f64;
     // A disk reads ahead, also what is dropped again before anybody has read it.
     let fetched = (sum(|done| done.fetched) / sum(|done| done.read).max(1.0)).min(1.0);
     (dones.iter().map(rate).sum(), 100.0 * (1.0 - fetched))
@@ -57,10 +57,10 @@ pub(super) fn rows(
     experiment: &'static str,
     loads: [Load; 4],
     weights: [u32; 4],
-    without: &[[Done; 4]],
-    with: &[[Done; 4]],
+    without: &[[ProcessResult; 4]],
+    with: &[[ProcessResult; 4]],
 ) -> Vec<Row> {
-    let row = |load, weight, pick: &dyn Fn(&[Done; 4]) -> (f64, f64)| {
+    let row = |load, weight, pick: &dyn Fn(&[ProcessResult; 4]) -> (f64, f64)| {
         let [without, with] =
             [without, with].map(|rounds| rounds.iter().map(pick).unzip::<_, _, Vec<f64>, Vec<f64>>());
         let ratio = median(&with.0) / median(&without.0).max(f64::MIN_POSITIVE);
@@ -68,9 +68,11 @@ pub(super) fn rows(
         Row { experiment, load, weight, without: without.0, with: with.0, ratio, hits }
     };
     let each = (0..4).map(|number| {
-        row(Some(loads[number]), Some(weights[number]), &|dones| of(std::slice::from_ref(&dones[number])))
+        row(Some(loads[number]), Some(weights[number]), &|dones| {
+            rate_and_hits(std::slice::from_ref(&dones[number]))
+        })
     });
-    each.chain([row(None, None, &|dones| of(dones))]).collect()
+    each.chain([row(None, None, &|dones| rate_and_hits(dones))]).collect()
 }
 
 impl Report {
@@ -110,7 +112,7 @@ mod tests {
 
     #[test]
     fn rates_and_hits_are_of_each_and_of_all() {
-        let done = |operations, fetched, seconds| Done { operations, read: 100, fetched, seconds };
+        let done = |operations, fetched, seconds| ProcessResult { operations, read: 100, fetched, seconds };
         let without = [[done(10, 50, 1.0), done(20, 50, 2.0), done(10, 0, 1.0), done(10, 0, 1.0)]];
         let with = [[done(20, 40, 1.0), done(20, 50, 1.0), done(10, 0, 1.0), done(10, 0, 1.0)]];
         let rows = rows("x", [Load::InOrder; 4], [1; 4], &without, &with);

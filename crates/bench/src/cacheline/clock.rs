@@ -19,7 +19,7 @@ const CLOCKS: [u64; 4] = [1, 4, 6, 7];
 
 /// Where a thread wants to be told the time.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(super) struct ClockRead {
     clock: u64,
     to: u64,
 }
@@ -41,18 +41,18 @@ impl Clocks {
     /// A thread with these registers goes on: remembers when it asks for the time, and answers when it has been told.
     pub(super) fn follow(
         &mut self,
-        asked: &mut Option<Asked>,
+        asked: &mut Option<ClockRead>,
         registers: &user_regs_struct,
         instructions: u64,
         memory: &File,
     ) -> io::Result<()> {
         if self.vdso.contains(&registers.rip) {
             if asked.is_none() && CLOCKS.contains(&registers.rdi) {
-                *asked = Some(Asked { clock: registers.rdi, to: registers.rsi });
+                *asked = Some(ClockRead { clock: registers.rdi, to: registers.rsi });
             }
             return Ok(());
         }
-        let Some(Asked { clock, to }) = asked.take() else { return Ok(()) };
+        let Some(ClockRead { clock, to }) = asked.take() else { return Ok(()) };
         let (mut seconds, mut nanoseconds) = ([0; 8], [0; 8]);
         memory.read_exact_at(&mut seconds, to)?;
         memory.read_exact_at(&mut nanoseconds, to + 8)?;

@@ -16,7 +16,7 @@ const DOWNWARDS: u64 = 1 << 10;
 
 /// An instruction, as far as it matters here.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Decoded {
+pub(super) struct DecodedInstruction {
     /// Whether it holds its line for itself while it reads and writes.
     pub(super) locked: bool,
     /// Whether it repeats itself, and is met once more after each time.
@@ -31,7 +31,7 @@ pub(super) struct Decoded {
 }
 
 /// Decodes the instruction at `address`, which `bytes` begin with; None when it is none.
-pub(super) fn decode(bytes: &[u8], address: u64) -> Option<Decoded> {
+pub(super) fn decode(bytes: &[u8], address: u64) -> Option<DecodedInstruction> {
     let mut decoder = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE);
     let instruction = decoder.decode();
     if instruction.is_invalid() {
@@ -39,7 +39,7 @@ pub(super) fn decode(bytes: &[u8], address: u64) -> Option<Decoded> {
     }
     let mut factory = InstructionInfoFactory::new();
     let writes = factory.info(&instruction).used_memory();
-    Some(Decoded {
+    Some(DecodedInstruction {
         behind: instruction.next_ip(),
         unit: instruction.memory_size().size() as u64,
         locked: instruction.has_lock_prefix() || is_exchange(&instruction),
@@ -61,7 +61,7 @@ fn is_write(access: OpAccess) -> bool {
     matches!(access, OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite)
 }
 
-impl Decoded {
+impl DecodedInstruction {
     /// The first and the last address of each write with these registers.
     pub(super) fn writes(&self, registers: &user_regs_struct) -> impl Iterator<Item = (u64, u64)> {
         // A repetition of no times.

@@ -6,17 +6,17 @@
 //! writes for the service (into its buffers, say) is not in the count.
 
 #[cfg(target_arch = "x86_64")]
+mod addresses;
+#[cfg(target_arch = "x86_64")]
 mod clock;
 #[cfg(target_arch = "x86_64")]
 mod decode;
-#[cfg(target_arch = "x86_64")]
-mod places;
 #[cfg(target_arch = "x86_64")]
 mod repeats;
 #[cfg(target_arch = "x86_64")]
 mod requests;
 #[cfg(target_arch = "x86_64")]
-mod stepping;
+mod stepper;
 #[cfg(target_arch = "x86_64")]
 mod stops;
 #[cfg(target_arch = "x86_64")]
@@ -57,7 +57,7 @@ pub struct LineCount {
 /// The service is slower by some ten thousand times meanwhile, sees a time that is as slow, and goes on by itself afterwards, also when counting fails.
 #[cfg(target_arch = "x86_64")]
 pub fn count(service: Service, what: impl FnOnce() -> Result<()>) -> Result<LineCount> {
-    stepping::count(service, what)
+    stepper::count(service, what)
 }
 
 /// Fails: instructions are decoded for x86-64 only.

@@ -1,7 +1,7 @@
 //! Who wrote which cache line, and from where.
 
 use super::LineCount;
-use super::places::Places;
+use super::addresses::AddressMap;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// The number of bits of an address that tell bytes of one line (64) apart.
@@ -61,7 +61,7 @@ impl Tally {
     }
 
     /// What it comes to.
-    pub(super) fn sum(&self, places: &Places) -> LineCount {
+    pub(super) fn sum(&self, places: &AddressMap) -> LineCount {
         let mut count = LineCount {
             instructions: self.instructions,
             locked: self.locked,
@@ -104,7 +104,7 @@ mod tests {
         for (thread, line, address) in [(1, 7, 100), (1, 7, 100), (1, 8, 100), (2, 9, 100), (1, 8, 200)] {
             tally.write(by(thread), line, address);
         }
-        let places = Places::default();
+        let places = AddressMap::default();
         assert_eq!(tally.sum(&places), LineCount::default());
         tally.write(by(2), 7, 200);
         let sum = tally.sum(&places);
@@ -124,7 +124,7 @@ mod tests {
         ] {
             writers.into_iter().for_each(|writer| tally.write(writer, line, 100 + line));
         }
-        let sum = tally.sum(&Places::default());
+        let sum = tally.sum(&AddressMap::default());
         assert_eq!((sum.shared_lines, sum.shared_writes, sum.client_writes), (3, 6, 2));
         assert_eq!(sum.sites.len(), 1);
     }

@@ -3,8 +3,8 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
-use vellum_zoned::device::emulated::{Command, Model, Nanos, Profile, Random};
-use vellum_zoned::pace::{Budget, Direction, Pacer, Turn};
+use vellum_zoned::device::emulator::{Command, Model, Nanos, Profile, Random};
+use vellum_zoned::pace::{Budget, Direction, PaceDecision, Pacer};
 
 const SECOND: Nanos = 1_000_000_000;
 /// So many calls of others are done before images begin, which are not measured: buffers fill, and a pacer sees them undisturbed.
@@ -18,7 +18,7 @@ const DEPTH: usize = 32;
 
 /// What somebody does: calls of one size, at random times.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Others {
+pub(super) struct OtherLoad {
     pub(super) direction: Direction,
     /// Bytes of a call.
     pub(super) bytes: u64,
@@ -48,7 +48,7 @@ pub(super) struct Zones {
 
 /// What came of it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct LoadResult {
     /// Of others' calls that began while images were written, in nanoseconds.
     pub(super) latencies: Vec<Nanos>,
     /// Bytes of others' calls that ended in that time, per second.
@@ -71,7 +71,7 @@ enum Event {
 
 struct Run<'a> {
     profile: &'a Profile,
-    others: Option<Others>,
+    others: Option<OtherLoad>,
     images: &'a Images,
     zones: &'a Zones,
     model: Model,
@@ -91,19 +91,19 @@ struct Run<'a> {
     pieces: u64,
     /// The next time at which images are looked at, whatever is done until then.
     wakes_at: Option<Nanos>,
-    seen: Seen,
+    seen: LoadResult,
     bytes_seen: u64,
 }
 
 /// Lets it happen. `until`: others are measured for so long; None: as long as images are written.
 pub(super) fn run(
     profile: &Profile,
-    others: Option<Others>,
+    others: Option<OtherLoad>,
     images: &Images,
     zones: &Zones,
     until: Option<Nanos>,
-) -> Seen {
-    let before = |others: Others| CALLS_BEFORE * others.bytes * SECOND / others.rate;
+) -> LoadResult {
+    let before = |others: OtherLoad| CALLS_BEFORE * others.bytes * SECOND / others.rate;
     let mut run = Run {
         begins: others.map_or(0, before).max(SECOND),
         profile,
@@ -122,7 +122,7 @@ pub(super) fn run(
         under_way: vec![0; images.count],
         pieces: 0,
         wakes_at: None,
-        seen: Seen::default(),
+        seen: LoadResult::default(),
         bytes_seen: 0,
     };
     run.put(0, Event::Call);
@@ -218,7 +218,7 @@ impl Run<'_> {
     }
 
     /// Writes go to the zones in turn, each at its write pointer; reads go anywhere in them.
-    fn next_call(&mut self, others: Others) -> Command {
+    fn next_call(&mut self, others: OtherLoad) -> Command {
         let bytes = others.bytes;
         let zones = self.zones.others.len() as u64;
         let room = self.profile.capacity * u64::from(self.profile.geometry.block_size) / bytes;
@@ -245,15 +245,15 @@ impl Run<'_> {
             let Some(image) = (0..count).map(|turn| (first + turn) % count).find(may) else { return };
             let bytes = self.images.piece.min(self.left[image]);
             match self.pacer.as_ref().map(|pacer| pacer.ask(now, bytes)) {
-                Some(Turn::At(at)) => {
+                Some(PaceDecision::At(at)) => {
                     if self.wakes_at.is_none_or(|wakes| at < wakes) {
                         self.wakes_at = Some(at);
                         self.put(at, Event::Wake);
                     }
                     return;
                 }
-                Some(Turn::AfterDone) => return,
-                None | Some(Turn::Now) => {}
+                Some(PaceDecision::AfterDone) => return,
+                None | Some(PaceDecision::Now) => {}
             }
             let zones = self.zones.images.len() as u64;
             let room = self.profile.capacity * u64::from(self.profile.geometry.block_size) / bytes;

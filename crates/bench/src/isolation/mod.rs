@@ -10,9 +10,9 @@ mod report;
 pub use report::{Report, Row, heading, table};
 
 use crate::failure::{Failure, Result};
-use load::{Images, Others, Seen, Zones, run};
+use load::{Images, LoadResult, OtherLoad, Zones, run};
 use serde::Serialize;
-use vellum_zoned::device::emulated::{LARGE_ZONE, Nanos, Profile, Random, SMALL_ZONE};
+use vellum_zoned::device::emulator::{LARGE_ZONE, Nanos, Profile, Random, SMALL_ZONE};
 use vellum_zoned::pace::{Budget, Direction};
 
 const KIB: u64 = 1 << 10;
@@ -104,7 +104,7 @@ pub fn isolation(plan: &Plan, mut each: impl FnMut(&Row)) -> Report {
         for direction in [Direction::Write, Direction::Read] {
             for size in SIZES {
                 for rate in RATES {
-                    let others = Others { direction, bytes: size, rate };
+                    let others = OtherLoad { direction, bytes: size, rate };
                     for checkpoints in CHECKPOINTS {
                         if crate::stop::asked() {
                             break 'all;
@@ -122,7 +122,7 @@ pub fn isolation(plan: &Plan, mut each: impl FnMut(&Row)) -> Report {
     Report { image_bytes: bytes, rows }
 }
 
-fn one(device: &Profile, others: Others, checkpoints: usize, bytes: u64, mode: Mode) -> Row {
+fn one(device: &Profile, others: OtherLoad, checkpoints: usize, bytes: u64, mode: Mode) -> Row {
     let zones = zones(device, mode);
     let images = |count: usize, mode: Mode| {
         let (piece, depth) = if mode.is_paced() { PACED } else { UNPACED };
@@ -178,7 +178,7 @@ fn quantile(values: &mut [Nanos], part: f64) -> Nanos {
 }
 
 /// What `seen` is by mean and 99th percentile, in nanoseconds.
-fn latencies(seen: &Seen) -> (f64, f64) {
+fn latencies(seen: &LoadResult) -> (f64, f64) {
     let mut values = seen.latencies.clone();
     let mean = values.iter().sum::<u64>() as f64 / values.len().max(1) as f64;
     (mean, quantile(&mut values, 0.99) as f64)
@@ -190,7 +190,7 @@ mod tests {
 
     /// Others at one point of the experiment, on a device with zones of one die.
     fn beside_three(direction: Direction, size: u64, rate: u64, mode: Mode) -> Row {
-        one(&SMALL_ZONE, Others { direction, bytes: size, rate }, 3, 128 * MIB, mode)
+        one(&SMALL_ZONE, OtherLoad { direction, bytes: size, rate }, 3, 128 * MIB, mode)
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What was found, as a table and as JSON.
 
-use super::load::{Others, Seen};
+use super::load::{LoadResult, OtherLoad};
 use super::{KIB, Mode, latencies};
 use serde::Serialize;
 use std::fmt::Write;
@@ -48,10 +48,10 @@ impl Row {
     /// `seen`: others without images, others with them, images alone.
     pub(super) fn of(
         device: &'static str,
-        others: Others,
+        others: OtherLoad,
         checkpoints: usize,
         mode: Mode,
-        seen: [&Seen; 3],
+        seen: [&LoadResult; 3],
     ) -> Self {
         let [without, with, alone] = seen;
         let ((mean, p99), (mean_with, p99_with)) = (latencies(without), latencies(with));

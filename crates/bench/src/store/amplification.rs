@@ -1,12 +1,12 @@
 //! How often a block is written in the end, when a store that is 80 % full is overwritten: over time, on an emulated device, so that
 //! the same numbers come out on every machine.
 
-use super::bed::{BLOCK, of_store};
-use super::counting::Counting;
+use super::counting_device::CountingDevice;
+use super::fixture::{BLOCK, of_store};
 use crate::failure::{Result, While};
 use serde::Serialize;
 use std::sync::Arc;
-use vellum_zoned::device::emulated::{LARGE_ZONE, Random};
+use vellum_zoned::device::emulator::{LARGE_ZONE, Random};
 use vellum_zoned::device::{Emulated, ZonedDevice};
 use vellum_zoned::store::{Class, Placement, Store};
 
@@ -80,7 +80,7 @@ impl Pattern {
 pub(super) fn measure(pattern: Pattern, scale: f64) -> Result<Amplification> {
     let zones = ((f64::from(ZONES) * scale) as u32).clamp(128, ZONES);
     let device = Emulated::in_memory(LARGE_ZONE.scaled(zones, ZONE_BLOCKS), 1);
-    let device = Arc::new(Counting::new(Arc::new(device.doing(|| "an emulated device")?)));
+    let device = Arc::new(CountingDevice::new(Arc::new(device.doing(|| "an emulated device")?)));
     let shared = Arc::clone(&device) as Arc<dyn ZonedDevice>;
     let store = of_store(Store::format(shared, Placement::NONE))?;
     let blocks = (store.space().0 as f64 * FULL) as u64;

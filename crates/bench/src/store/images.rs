@@ -1,6 +1,6 @@
 //! An image that is written, or read, from its start to its end.
 
-use super::bed::{BLOCK, Bed, Contest, PIECE, noise, of_store};
+use super::fixture::{BLOCK, Contest, Fixture, PIECE, noise, of_store};
 use crate::failure::{Failure, Result, While};
 use rustix::fs::{Advice, fadvise};
 use std::fs::File;
@@ -26,13 +26,13 @@ pub(super) struct Images {
 }
 
 impl Images {
-    pub(super) fn write(bed: &Bed, bytes: u64) -> Result<Self> {
+    pub(super) fn write(bed: &Fixture, bytes: u64) -> Result<Self> {
         let raw = bed.file(bytes, true)?;
         let file = File::open(&bed.path).doing(|| format!("opening {}", bed.path.display()))?;
         Ok(Self { store: bed.store.clone(), file, raw, bytes, is_write: true, piece: noise(PIECE) })
     }
 
-    pub(super) fn read(bed: &Bed, bytes: u64) -> Result<Self> {
+    pub(super) fn read(bed: &Fixture, bytes: u64) -> Result<Self> {
         Ok(Self { is_write: false, ..Self::write(bed, bytes)? })
     }
 

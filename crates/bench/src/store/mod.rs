@@ -5,8 +5,8 @@
 //! been written in full before, and rounds are in turn, each beginning with another one.
 
 mod amplification;
-mod bed;
-mod counting;
+mod counting_device;
+mod fixture;
 mod images;
 mod overwrites;
 mod report;
@@ -18,7 +18,7 @@ use crate::compare::style;
 use crate::failure::Result;
 use crate::machine::Machine;
 use crate::statistics::least;
-use bed::{Bed, Contest, PIECE, ZONE};
+use fixture::{Contest, Fixture, PIECE, ZONE};
 use images::Images;
 use indicatif::ProgressBar;
 use overwrites::Overwrites;
@@ -52,7 +52,7 @@ pub fn store(plan: &Plan) -> Result<Report> {
     let overwritten = scaled(OVERWRITTEN).next_multiple_of(PIECE as u64);
     // An image at a time, and what is overwritten half full.
     let length = (2 * image + 4 * overwritten).next_multiple_of(ZONE).max(64 * ZONE);
-    let bed = Bed::new(&plan.directory, length)?;
+    let bed = Fixture::new(&plan.directory, length)?;
     let mut contests: Vec<Box<dyn Contest>> = vec![
         Box::new(Images::write(&bed, image)?),
         Box::new(Images::read(&bed, image)?),

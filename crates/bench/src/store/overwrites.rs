@@ -1,11 +1,11 @@
 //! Overwrites of 4 KiB at random places of what is there.
 
-use super::bed::{BLOCK, Bed, Contest, noise, of_store};
+use super::fixture::{BLOCK, Contest, Fixture, noise, of_store};
 use crate::failure::{Result, While};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::Instant;
-use vellum_zoned::device::emulated::Random;
+use vellum_zoned::device::emulator::Random;
 use vellum_zoned::store::{Class, Store};
 
 /// The object.
@@ -21,7 +21,7 @@ pub(super) struct Overwrites {
 }
 
 impl Overwrites {
-    pub(super) fn new(bed: &Bed, bytes: u64, count: u64, is_synced: bool) -> Result<Self> {
+    pub(super) fn new(bed: &Fixture, bytes: u64, count: u64, is_synced: bool) -> Result<Self> {
         let file = bed.file(bytes, false)?;
         if bed.store.entry(NAME).is_err() {
             let piece = noise(1 << 20);

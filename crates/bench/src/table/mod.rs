@@ -1,15 +1,15 @@
 //! Tables of Markdown, for documents, of what `compare --json` has written.
 
-mod naming;
 mod numbers;
 mod results;
+mod task_names;
 mod verdict;
 
 use crate::failure::{Failure, Result};
-use naming::full;
 use numbers::{NONE, bytes, count, time};
 use results::{Results, Subject, Task};
 use std::path::PathBuf;
+use task_names::full;
 use verdict::{Verdict, limit};
 
 #[cfg(test)]
@@ -17,7 +17,7 @@ pub(crate) const SMALL: &str = include_str!("small.json");
 
 /// Which numbers are in a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Of {
+pub enum TableKind {
     /// The time of the filesystem that all others are divided by, their ratios, and the bars.
     #[default]
     Ratios,
@@ -31,7 +31,7 @@ pub enum Of {
 /// # Errors
 ///
 /// A file cannot be read or is no report, or no task is left.
-pub fn make(from: &[PathBuf], names: &[String], of: Of) -> Result<String> {
+pub fn make(from: &[PathBuf], names: &[String], of: TableKind) -> Result<String> {
     let results = Results::read(from)?;
     let is_wanted = |task: &&Task| names.is_empty() || names.iter().any(|name| task.name.starts_with(name));
     let tasks: Vec<&Task> = results.tasks.iter().filter(is_wanted).collect();
@@ -49,8 +49,8 @@ pub fn make(from: &[PathBuf], names: &[String], of: Of) -> Result<String> {
         }
     }
     Ok(match of {
-        Of::Ratios => ratios(&results, &tasks, &subjects),
-        Of::Counts => counts(&results, &tasks, &subjects),
+        TableKind::Ratios => ratios(&results, &tasks, &subjects),
+        TableKind::Counts => counts(&results, &tasks, &subjects),
     })
 }
 
@@ -105,7 +105,8 @@ fn bars_of(task: &Task) -> String {
     let mut bars: Vec<(String, Vec<String>)> = Vec::new();
     for result in &task.results {
         let Some(bar) = &result.bar else { continue };
-        let said = format!("{} {}", result.subject.trim_start_matches("vellum-"), Verdict::of(result).word());
+        let said =
+            format!("{} {}", result.subject.trim_start_matches("vellum-"), Verdict::judge(result).word());
         match bars.iter_mut().find(|(known, _)| *known == limit(bar)) {
             Some((_, all)) => all.push(said),
             None => bars.push((limit(bar), vec![said])),
@@ -144,7 +145,7 @@ fn counted(result: &Subject) -> String {
 mod tests {
     use super::*;
 
-    fn made(text: &str, names: &[&str], of: Of) -> Result<String> {
+    fn made(text: &str, names: &[&str], of: TableKind) -> Result<String> {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("r.json");
         std::fs::write(&file, text).unwrap();
@@ -153,7 +154,7 @@ mod tests {
 
     #[test]
     fn every_row_has_every_column() {
-        for of in [Of::Ratios, Of::Counts] {
+        for of in [TableKind::Ratios, TableKind::Counts] {
             let table = made(SMALL, &[], of).unwrap();
             let columns: Vec<usize> = table.lines().map(|line| line.split('|').count()).collect();
             assert!(
@@ -166,15 +167,15 @@ mod tests {
 
     #[test]
     fn tasks_are_chosen_by_how_their_names_begin() {
-        let table = made(SMALL, &["open-"], Of::Ratios).unwrap();
+        let table = made(SMALL, &["open-"], TableKind::Ratios).unwrap();
         assert!(table.contains("| open-read |") && !table.contains("block-"), "{table}");
-        let error = made(SMALL, &["nothing"], Of::Ratios).unwrap_err();
+        let error = made(SMALL, &["nothing"], TableKind::Ratios).unwrap_err();
         assert!(error.bad_input && error.to_string().contains("--list"), "{error}");
     }
 
     #[test]
     fn a_name_cannot_end_its_cell() {
-        let table = made(&SMALL.replace("open-read", "a|b"), &[], Of::Ratios).unwrap();
+        let table = made(&SMALL.replace("open-read", "a|b"), &[], TableKind::Ratios).unwrap();
         assert!(table.contains("| a/b |"), "{table}");
     }
 }

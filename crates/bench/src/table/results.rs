@@ -61,7 +61,7 @@ pub(super) struct Subject {
     pub(super) requests_per_operation: Option<f64>,
     pub(super) client_calls_per_operation: Option<f64>,
     pub(super) service_calls_per_operation: Option<f64>,
-    pub(super) charged: Option<Charged>,
+    pub(super) charged: Option<MemoryCharge>,
     pub(super) bar: Option<Bar>,
     pub(super) bar_met: Option<bool>,
     #[serde(default)]
@@ -70,7 +70,7 @@ pub(super) struct Subject {
 
 /// Memory that was charged to the control groups of the two sides, what they have in the page cache included.
 #[derive(Debug, Deserialize)]
-pub(super) struct Charged {
+pub(super) struct MemoryCharge {
     pub(super) client_bytes: Option<f64>,
     pub(super) service_bytes: Option<f64>,
 }
@@ -153,7 +153,7 @@ impl Subject {
 }
 
 #[cfg(test)]
-pub(super) fn of(texts: &[&str]) -> Result<Results> {
+pub(super) fn read_texts(texts: &[&str]) -> Result<Results> {
     let dir = tempfile::tempdir().unwrap();
     let files: Vec<_> = (0..texts.len()).map(|number| dir.path().join(format!("{number}.json"))).collect();
     for (file, text) in files.iter().zip(texts) {
@@ -173,9 +173,9 @@ mod tests {
             .replace("block-same", "new")
             .replace("0.0125", "0.0777")
             .replace("\"cpu\": \"", "\"cpu\": \"B ");
-        let merged = of(&[SMALL, &later]).unwrap();
+        let merged = read_texts(&[SMALL, &later]).unwrap();
         let names: Vec<&str> = merged.tasks.iter().map(|task| task.name.as_str()).collect();
-        let alone = of(&[SMALL]).unwrap();
+        let alone = read_texts(&[SMALL]).unwrap();
         assert_eq!(names.len(), alone.tasks.len() + 1);
         assert_eq!(names.first().copied(), Some("open-read"));
         assert_eq!(names.last().copied(), Some("new"));
@@ -189,8 +189,8 @@ mod tests {
     fn tasks_of_other_filesystems_stand_beside_each_other() {
         let xfs = SMALL.replace("\"ext4\"", "\"xfs\"");
         let again = xfs.replace("0.0125", "0.0777");
-        let merged = of(&[SMALL, &xfs, &again]).unwrap();
-        let alone = of(&[SMALL]).unwrap();
+        let merged = read_texts(&[SMALL, &xfs, &again]).unwrap();
+        let alone = read_texts(&[SMALL]).unwrap();
         assert_eq!(merged.tasks.len(), 2 * alone.tasks.len());
         for (pair, task) in merged.tasks.chunks(2).zip(&alone.tasks) {
             assert!(pair.iter().all(|one| one.name == task.name));
@@ -216,18 +216,18 @@ mod tests {
         let empty = r#"{"schema_version":1,"machine":{"cpu":"","cores":1,"memory_mib":1,"kernel":"","filesystem":"",
             "date":"","load_before":0},"rounds":1,"scale":1,"denominator":null,"tasks":[]}"#;
         for text in ["", "{}", "[1]", "nothing", &version, empty] {
-            let error = of(&[text]).unwrap_err();
+            let error = read_texts(&[text]).unwrap_err();
             assert!(error.bad_input && !error.to_string().contains('\n'), "{text}: {error}");
         }
         let dir = tempfile::tempdir().unwrap();
         assert!(Results::read(&[dir.path().join("missing")]).unwrap_err().bad_input);
-        assert!(of(&[SMALL, ""]).unwrap_err().to_string().contains("1.json"));
+        assert!(read_texts(&[SMALL, ""]).unwrap_err().to_string().contains("1.json"));
     }
 
     #[test]
     fn noise_is_a_wide_spread_or_what_the_run_calls_so() {
         let noisy = |text: &str| {
-            let results = of(&[text]).unwrap();
+            let results = read_texts(&[text]).unwrap();
             results.tasks.iter().flat_map(|task| &task.results).filter(|result| result.is_noisy()).count()
         };
         assert_eq!(noisy(SMALL), 2);

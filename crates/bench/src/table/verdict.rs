@@ -14,7 +14,7 @@ pub(super) enum Verdict {
 }
 
 impl Verdict {
-    pub(super) fn of(result: &Subject) -> Self {
+    pub(super) fn judge(result: &Subject) -> Self {
         match (&result.bar, result.bar_met) {
             (None, _) => Self::NoBar,
             (Some(_), Some(true)) => Self::Met,

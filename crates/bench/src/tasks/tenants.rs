@@ -6,7 +6,7 @@
 
 use super::sources::{SOURCE, fileserver, in_all_clones};
 use super::task::{Env, Step, Task};
-use crate::cores::{self, Bound};
+use crate::cores::{self, CpuAffinity};
 use crate::failure::{Result, While};
 use crate::stop;
 use crate::workload::disk;
@@ -100,7 +100,7 @@ fn all_serve(env: &Env<'_>, roots: &[PathBuf], tenants: bool) -> Result<()> {
     let server = fileserver(env.testbed);
     in_all_clones(roots, |root| {
         let number = roots.iter().position(|other| other == root).filter(|_| tenants);
-        let _bound = number.map(|number| Bound::to_share(number, roots.len())).transpose()?;
+        let _bound = number.map(|number| CpuAffinity::to_share(number, roots.len())).transpose()?;
         disk::run(&server, root)
     })
 }
@@ -124,7 +124,7 @@ fn with_neighbours(env: &Env<'_>, kinds: &[Kind]) -> Result<()> {
 
 /// The file server; the neighbours must be there to the end.
 fn serve_files(env: &Env<'_>) -> Result<()> {
-    let _bound = Bound::to_share(0, env.roots.len())?;
+    let _bound = CpuAffinity::to_share(0, env.roots.len())?;
     disk::run(&fileserver(env.testbed), env.root)?;
     env.workers.each(|worker| worker.check_alive())
 }

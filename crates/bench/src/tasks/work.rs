@@ -10,8 +10,8 @@ use super::task::{Env, Task};
 use crate::failure::Result;
 use crate::stop;
 use crate::testbed::Lower;
+use crate::workload::chroot::{Chroot, WORK};
 use crate::workload::debian;
-use crate::workload::inside::{Inside, WORK};
 use crate::workload::job::Job;
 use crate::workload::worker::Workers;
 
@@ -202,7 +202,7 @@ pub(super) const SQLITE: Task = Task {
 
 /// A shell in the tree that does `script` at the word.
 fn job(env: &Env<'_>, script: &str) -> Job {
-    Job::Inside(Inside {
+    Job::Inside(Chroot {
         root: env.root.to_owned(),
         binds: vec![
             (debian::packages(), "media".to_owned()),

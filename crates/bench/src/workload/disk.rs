@@ -133,7 +133,7 @@ pub fn run(personality: &Personality, root: &Path) -> Result<()> {
 pub fn run_until(personality: &Personality, root: &Path, end: Instant) -> Result<u64> {
     let operations = AtomicU64::new(0);
     in_threads(personality, |thread| {
-        let mut counted = Counted { disk: Disk::new(root), operations: 0 };
+        let mut counted = OpCounts { disk: Disk::new(root), operations: 0 };
         let is_over = Cell::new(false);
         let done = thread.run(&mut counted, || {
             is_over.set(Instant::now() >= end);
@@ -145,12 +145,12 @@ pub fn run_until(personality: &Personality, root: &Path, end: Instant) -> Result
     Ok(operations.into_inner())
 }
 
-struct Counted<'a> {
+struct OpCounts<'a> {
     disk: Disk<'a>,
     operations: u64,
 }
 
-impl Target for Counted<'_> {
+impl Target for OpCounts<'_> {
     fn call(&mut self, call: &Call) -> Result<()> {
         self.operations += 1;
         self.disk.call(call)

@@ -1,6 +1,6 @@
 //! What workers are told to do, as data, and the words between a worker and its master.
 
-use crate::workload::inside::Inside;
+use crate::workload::chroot::Chroot;
 use crate::workload::{fxmark, names, neighbour, rocksdb};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -79,7 +79,7 @@ pub enum Job {
         port: u16,
     },
     /// Becomes a program in the tree.
-    Inside(Inside),
+    Inside(Chroot),
     /// Becomes the program that works with the database of a tree.
     RocksDb {
         /// The tree.

@@ -1,7 +1,7 @@
 //! What another tenant does meanwhile, for as long as somebody measures: Danaus's neighbours of a file server.
 
 use crate::failure::{Result, While};
-use crate::scale;
+use crate::testbed;
 use crate::tree::Random;
 use crate::workload::{disk, personality};
 use serde::{Deserialize, Serialize};
@@ -39,7 +39,7 @@ pub struct Neighbour<'a> {
 impl<'a> Neighbour<'a> {
     /// Makes its files in `root`; `scale` is a factor of their number and size.
     pub fn prepare(kind: Kind, root: &'a Path, scale: f64) -> Result<Self> {
-        let scaled = |count: usize| scale::scaled(count, scale);
+        let scaled = |count: usize| testbed::scaled(count, scale);
         let mut ready = Self { kind, root, file: None, web: None };
         match kind {
             Kind::RandomIo => {

@@ -78,16 +78,16 @@ impl Personality {
 }
 
 /// So many of something at a scale, within limits.
-type Scaled<'a> = &'a dyn Fn(usize) -> usize;
+type Scale<'a> = &'a dyn Fn(usize) -> usize;
 
 /// Threads: as many as published at scale 1 and above, at least two.
-fn threads(scaled: Scaled<'_>, published: usize) -> usize {
+fn threads(scaled: Scale<'_>, published: usize) -> usize {
     scaled(published).clamp(2, published)
 }
 
 /// Create and write, append, read, delete and stat files: 50 threads, 10,000 files of 128 KiB, 80 % of them there.
 #[must_use]
-pub fn fileserver(scaled: Scaled<'_>) -> Personality {
+pub fn fileserver(scaled: Scale<'_>) -> Personality {
     let threads = threads(scaled, 50);
     Personality {
         files: FileSet {
@@ -109,7 +109,7 @@ pub fn fileserver(scaled: Scaled<'_>) -> Personality {
 
 /// Ten times open, read, close, then an append to a log: 100 threads, 1,000 files of 16 KiB.
 #[must_use]
-pub fn webserver(scaled: Scaled<'_>) -> Personality {
+pub fn webserver(scaled: Scale<'_>) -> Personality {
     let threads = threads(scaled, 100);
     Personality {
         files: FileSet {
@@ -131,7 +131,7 @@ pub fn webserver(scaled: Scaled<'_>) -> Personality {
 
 /// Mail in a file each: 16 threads, 1,000 files of 16 KiB, 80 % of them there; what is appended is synced.
 #[must_use]
-pub fn varmail(scaled: Scaled<'_>) -> Personality {
+pub fn varmail(scaled: Scale<'_>) -> Personality {
     let threads = threads(scaled, 16);
     Personality {
         files: FileSet {
@@ -153,7 +153,7 @@ pub fn varmail(scaled: Scaled<'_>) -> Personality {
 
 /// Videos that are read whole: 48 threads, 32 files. The published one beside them, which replaces a file each ten seconds, is left out.
 #[must_use]
-pub fn videoserver(scaled: Scaled<'_>) -> Personality {
+pub fn videoserver(scaled: Scale<'_>) -> Personality {
     let threads = threads(scaled, 48);
     Personality {
         files: FileSet {
@@ -179,7 +179,7 @@ pub fn videoserver(scaled: Scaled<'_>) -> Personality {
 /// here the numbers are in that relation, and nobody waits for anybody. The published loops that only take time on
 /// the processor are left out, and each write is followed by fdatasync instead of being synchronous itself.
 #[must_use]
-pub fn oltp(scaled: Scaled<'_>) -> Personality {
+pub fn oltp(scaled: Scale<'_>) -> Personality {
     let (readers, writers) = (threads(scaled, 200), threads(scaled, 10));
     let pages = scaled(PAGES);
     // A multiple of what is written at once.

@@ -1,8 +1,8 @@
 //! Directories.
 
-use super::held::{CephDir, CephFile, CephHandle, Held};
-use crate::checks::TARGET_MAX;
+use super::handle::{CephDir, CephFile, CephHandle, InodeHandle};
 use crate::convert::attr;
+use crate::kernel_checks::TARGET_MAX;
 use std::ffi::CStr;
 use std::sync::Arc;
 use vellum_vfs::{
@@ -12,10 +12,10 @@ use vellum_vfs::{
 
 impl CephDir {
     /// What `name` leads to, and its attributes.
-    fn find(&self, name: Name<'_>) -> Result<(Held, Attr)> {
+    fn find(&self, name: Name<'_>) -> Result<(InodeHandle, Attr)> {
         let (inode, stat) = self.0.inode.lookup(name.as_c_str())?;
         let attr = attr(&stat);
-        Ok((Held { inode: Arc::new(inode), kind: attr.kind() }, attr))
+        Ok((InodeHandle { inode: Arc::new(inode), kind: attr.kind() }, attr))
     }
 
     /// A directory in it, and its attributes. ENOTDIR.
@@ -27,7 +27,7 @@ impl CephDir {
     /// The directory of its snapshots.
     pub(super) fn snapshots(&self) -> Result<Self> {
         let inode = Arc::new(self.0.inode.snapshots()?);
-        Ok(Self(Held { inode, kind: FileKind::Directory }))
+        Ok(Self(InodeHandle { inode, kind: FileKind::Directory }))
     }
 
     /// A directory of the same client. EXDEV.
@@ -39,7 +39,7 @@ impl CephDir {
     }
 
     /// Gives `held` a name here. EPERM: it is a directory; ENOENT: it has no name any more.
-    fn give_name(&self, held: &Held, name: Name<'_>) -> Result<()> {
+    fn give_name(&self, held: &InodeHandle, name: Name<'_>) -> Result<()> {
         if held.kind == FileKind::Directory {
             return Err(Errno::PERM.into());
         }

@@ -5,8 +5,8 @@
 //! here, for Linux sees nothing of this one.
 
 mod dir;
-mod held;
-mod past;
+mod handle;
+mod uncached_read;
 mod writer;
 
 pub use self::writer::{CephClaim, CephWriter, WRITER as CEPH_WRITER};
@@ -15,13 +15,13 @@ pub use vellum_sys::ceph::{
     connected as ceph_clients, load as load_ceph, on_expulsion,
 };
 
-use self::held::{CephDir, Held};
+use self::handle::{CephDir, InodeHandle};
 use self::writer::Right;
 use crate::convert::stat_fs;
 use crate::path;
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
-use vellum_sys::ceph::{CephInode, Sending};
+use vellum_sys::ceph::{CephInode, WritePolicy};
 use vellum_vfs::{Branch, BranchDir, BranchFile, Errno, Error, FileKind, Name, OpenMode, Result, StatFs};
 
 /// A directory of CephFS.
@@ -39,7 +39,7 @@ impl CephBranch {
     /// Takes the directory at `path` below the client's root: components joined by `/`, perhaps with one before them; no symbolic
     /// link on the way is followed. `.snap` and a name after a directory lead into its snapshot of that name. ENOENT, ENOTDIR, EINVAL, ...
     pub fn open(client: &Arc<CephClient>, path: &CStr) -> Result<Arc<Self>> {
-        Self::sent(client, path, Sending::Later).map(Arc::new)
+        Self::sent(client, path, WritePolicy::Later).map(Arc::new)
     }
 
     /// What its root is, by device and inode number, and the count of that inode's changes, if the cluster has one.
@@ -54,11 +54,11 @@ impl CephBranch {
     }
 
     /// As [`CephBranch::open`]; when the cluster is given changes is said.
-    fn sent(client: &Arc<CephClient>, path: &CStr, sending: Sending) -> Result<Self> {
+    fn sent(client: &Arc<CephClient>, path: &CStr, sending: WritePolicy) -> Result<Self> {
         let bytes = path.to_bytes();
         let fail = |error: Error| error.doing("open branch").at(bytes);
         let top = client.root().map_err(|e| fail(e.into()))?.sent(sending);
-        let top = Arc::new(CephDir(Held { inode: Arc::new(top), kind: FileKind::Directory }));
+        let top = Arc::new(CephDir(InodeHandle { inode: Arc::new(top), kind: FileKind::Directory }));
         let below = bytes.strip_prefix(b"/").unwrap_or(bytes);
         let (root, device) = open_root(&top, below, client.device()).map_err(fail)?;
         let path = format!("ceph:/{}", String::from_utf8_lossy(below));
@@ -164,7 +164,7 @@ impl Branch for CephBranch {
         if !is_file || !self.holds(&inode)? {
             return Err(Errno::NOENT.into());
         }
-        Held { inode: Arc::new(inode), kind: FileKind::Regular }.open(OpenMode::READ | OpenMode::WRITE)
+        InodeHandle { inode: Arc::new(inode), kind: FileKind::Regular }.open(OpenMode::READ | OpenMode::WRITE)
     }
 
     fn exchanges(&self) -> bool {

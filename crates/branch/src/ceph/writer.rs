@@ -10,7 +10,7 @@ use rustix::fs::OFlags;
 use std::ffi::CStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use vellum_sys::ceph::{CephClient, CephFile as OpenFile, Sending};
+use vellum_sys::ceph::{CephClient, CephFile as OpenFile, WritePolicy};
 use vellum_vfs::{Errno, Error, Result};
 
 /// The record: an attribute of the directory, and of no use anywhere else.
@@ -62,7 +62,7 @@ impl CephBranch {
         if writer.name.len() > NAME_MAX {
             return Err(fail(Errno::INVAL));
         }
-        let sending = if writer.is_logged { Sending::AllButFiles } else { Sending::AtOnce };
+        let sending = if writer.is_logged { WritePolicy::AllButFiles } else { WritePolicy::AtOnce };
         let mut branch = Self::sent(client, path, sending)?;
         if branch.is_snapshot() {
             return Err(fail(Errno::ROFS));

@@ -3,7 +3,7 @@
 
 use super::FaultPlan;
 use std::sync::Arc;
-use vellum_vfs::{Export, ExportDir, Exported, Given, HandoutFlags, Name, Result};
+use vellum_vfs::{Export, ExportDir, ExportFile, ExportedFile, HandoutFlags, Name, Result};
 
 /// A face of a branch that does what its plan lets through.
 pub struct FaultExport {
@@ -36,34 +36,34 @@ impl Export for FaultExport {
         Ok(FaultExportDir::wrap(self.inner.open_dir(path, ino)?, &self.plan))
     }
 
-    fn open_file(&self, path: &[u8], flags: HandoutFlags) -> Result<Exported> {
+    fn open_file(&self, path: &[u8], flags: HandoutFlags) -> Result<ExportedFile> {
         self.plan.look()?;
         self.inner.open_file(path, flags)
     }
 
-    fn set_flags(&self, file: &Given, flags: HandoutFlags) -> Result<()> {
+    fn set_flags(&self, file: &ExportFile, flags: HandoutFlags) -> Result<()> {
         self.plan.look()?;
         self.inner.set_flags(file, flags)
     }
 
-    fn set_owner(&self, file: &Given, uid: u32, gid: u32) -> Result<()> {
+    fn set_owner(&self, file: &ExportFile, uid: u32, gid: u32) -> Result<()> {
         self.plan.change()?;
         self.inner.set_owner(file, uid, gid)
     }
 
-    fn cut(&self, file: &Given) -> Result<()> {
+    fn cut(&self, file: &ExportFile) -> Result<()> {
         self.plan.change()?;
         self.inner.cut(file)
     }
 }
 
 impl ExportDir for FaultExportDir {
-    fn create(&self, name: Name<'_>, flags: HandoutFlags, mode: u32) -> Result<Exported> {
+    fn create(&self, name: Name<'_>, flags: HandoutFlags, mode: u32) -> Result<ExportedFile> {
         self.plan.change()?;
         self.inner.create(name, flags, mode)
     }
 
-    fn open(&self, name: Name<'_>, flags: HandoutFlags) -> Result<Exported> {
+    fn open(&self, name: Name<'_>, flags: HandoutFlags) -> Result<ExportedFile> {
         self.plan.look()?;
         self.inner.open(name, flags)
     }

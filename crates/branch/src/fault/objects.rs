@@ -61,7 +61,7 @@ fn bare_object(object: &dyn Object) -> &dyn Object {
 }
 
 /// Operations that the plan counts, as looks or as changes, and that are the inner object's.
-macro_rules! passed_on {
+macro_rules! forward_to_inner {
     ($($kind:ident fn $name:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {
         $(fn $name(&self, $($arg: $type),*) -> $result {
             self.plan.$kind()?;
@@ -73,7 +73,7 @@ macro_rules! passed_on {
 macro_rules! impl_object {
     ($type:ident) => {
         impl Object for $type {
-            passed_on! {
+            forward_to_inner! {
                 look fn stat() -> Result<Attr>;
                 change fn set_mode(mode: u32) -> Result<()>;
                 change fn set_owner(uid: Option<u32>, gid: Option<u32>) -> Result<()>;
@@ -107,7 +107,7 @@ fn opening(plan: &FaultPlan, mode: OpenMode) -> Result<()> {
 }
 
 impl BranchFile for FaultFile {
-    passed_on! {
+    forward_to_inner! {
         look fn read_at(buf: &mut [u8], offset: u64) -> Result<usize>;
         change fn sync(datasync: bool) -> Result<()>;
         change fn truncate(size: u64) -> Result<()>;
@@ -156,7 +156,7 @@ impl BranchFile for FaultFile {
 }
 
 impl BranchDir for FaultDir {
-    passed_on! {
+    forward_to_inner! {
         look fn stat_at(name: Name<'_>) -> Result<Attr>;
         look fn get_xattr_at(name: Name<'_>, attr: &CStr, buf: &mut [u8]) -> Result<usize>;
         change fn set_owner_at(name: Name<'_>, uid: Option<u32>, gid: Option<u32>) -> Result<()>;

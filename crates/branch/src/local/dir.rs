@@ -1,18 +1,18 @@
 //! Directories.
 
+use super::device_numbers::Home;
 use super::file::LocalFile;
-use super::held::{LocalHandle, impl_object, open_flags, open_noatime, without_flags};
-use super::home::Home;
+use super::handle::{LocalHandle, impl_object, open_flags, open_noatime, without_flags};
 use super::{DIR_FLAGS, LIST_FLAGS};
-use crate::checks::{check_target, require_regular};
 use crate::convert::timestamps;
+use crate::kernel_checks::{check_target, require_regular};
 use rustix::fs::OFlags;
 use std::any::Any;
 use std::cell::Cell;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use vellum_sys::{Sys, XattrOf};
+use vellum_sys::{Sys, XattrTarget};
 use vellum_vfs::{
     Attr, BranchDir, BranchFile, DirItem, Errno, Error, FileKind, Name, Object, OpenMode, RenameFlags,
     Result, SetTime,
@@ -50,7 +50,7 @@ impl<S: Sys> LocalDir<S> {
     }
 }
 
-impl_object!(LocalDir, XattrOf::Dir, {
+impl_object!(LocalDir, XattrTarget::Dir, {
     fn read_link(&self, _buf: &mut [u8]) -> Result<usize> {
         Err(Errno::INVAL.into())
     }
@@ -74,7 +74,7 @@ impl<S: Sys> BranchDir for LocalDir<S> {
     }
 
     fn get_xattr_at(&self, name: Name<'_>, attr: &CStr, buf: &mut [u8]) -> Result<usize> {
-        Ok(self.sys.get_xattr(XattrOf::Name(self.fd.as_fd(), name.as_c_str()), attr, buf)?)
+        Ok(self.sys.get_xattr(XattrTarget::Name(self.fd.as_fd(), name.as_c_str()), attr, buf)?)
     }
 
     fn set_owner_at(&self, name: Name<'_>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {

@@ -7,8 +7,10 @@ use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
-use vellum_sys::{Real, Sys, XattrOf, open_beside_leases};
-use vellum_vfs::{Attr, Errno, Error, Export, ExportDir, Exported, Given, HandoutFlags, Name, Result};
+use vellum_sys::{Real, Sys, XattrTarget, open_beside_leases};
+use vellum_vfs::{
+    Attr, Errno, Error, Export, ExportDir, ExportFile, ExportedFile, HandoutFlags, Name, Result,
+};
 
 const ACCESS_ACL: &std::ffi::CStr = c"system.posix_acl_access";
 /// How long a lease on a file is waited for. A directory is locked meanwhile: for longer only the kernel's way does.
@@ -52,9 +54,9 @@ impl<S: Sys> LocalExport<S> {
     }
 }
 
-fn exported<S: Sys>(sys: &S, file: OwnedFd, attr: Attr) -> Exported {
-    let acl = sys.get_xattr(XattrOf::File(file.as_fd()), ACCESS_ACL, &mut []).is_ok_and(|len| len > 0);
-    Exported { file: Given::Descriptor(file), attr, acl }
+fn exported<S: Sys>(sys: &S, file: OwnedFd, attr: Attr) -> ExportedFile {
+    let acl = sys.get_xattr(XattrTarget::File(file.as_fd()), ACCESS_ACL, &mut []).is_ok_and(|len| len > 0);
+    ExportedFile { file: ExportFile::Descriptor(file), attr, acl }
 }
 
 /// What open(2) is asked for, without what makes, cuts or waits.
@@ -81,14 +83,14 @@ impl<S: Sys> Export for LocalExport<S> {
         if attr.ino == ino { Ok(self.held(found)) } else { Err(Errno::STALE.into()) }
     }
 
-    fn open_file(&self, path: &[u8], flags: HandoutFlags) -> Result<Exported> {
+    fn open_file(&self, path: &[u8], flags: HandoutFlags) -> Result<ExportedFile> {
         let flags = open_flags(flags) | OFlags::NONBLOCK;
         let open = || self.beneath(path, flags).map_err(|error| error.errno());
         let (file, attr) = open_beside_leases(LEASE_MAX, open)?;
         Ok(exported(&self.sys, file, attr))
     }
 
-    fn set_flags(&self, file: &Given, flags: HandoutFlags) -> Result<()> {
+    fn set_flags(&self, file: &ExportFile, flags: HandoutFlags) -> Result<()> {
         const SET: OFlags = OFlags::APPEND.union(OFlags::DIRECT);
         // It was opened with O_NONBLOCK, because of leases.
         if flags.contains(HandoutFlags::NONBLOCK) {
@@ -97,20 +99,20 @@ impl<S: Sys> Export for LocalExport<S> {
         Ok(fcntl_setfl(descriptor(file)?, open_flags(flags) & SET)?)
     }
 
-    fn set_owner(&self, file: &Given, uid: u32, gid: u32) -> Result<()> {
+    fn set_owner(&self, file: &ExportFile, uid: u32, gid: u32) -> Result<()> {
         Ok(self.sys.set_owner(descriptor(file)?, c"", Some(uid), Some(gid))?)
     }
 
-    fn cut(&self, file: &Given) -> Result<()> {
+    fn cut(&self, file: &ExportFile) -> Result<()> {
         Ok(self.sys.truncate(descriptor(file)?, 0)?)
     }
 }
 
 /// The descriptor of a file of this branch. EXDEV: it is another's.
-fn descriptor(file: &Given) -> Result<BorrowedFd<'_>> {
+fn descriptor(file: &ExportFile) -> Result<BorrowedFd<'_>> {
     match file {
-        Given::Descriptor(fd) => Ok(fd.as_fd()),
-        Given::Object(_) => Err(Error::new(Errno::XDEV, "a file of another branch")),
+        ExportFile::Descriptor(fd) => Ok(fd.as_fd()),
+        ExportFile::Object(_) => Err(Error::new(Errno::XDEV, "a file of another branch")),
     }
 }
 
@@ -121,7 +123,7 @@ struct LocalExportDir<S> {
 }
 
 impl<S: Sys> ExportDir for LocalExportDir<S> {
-    fn create(&self, name: Name<'_>, flags: HandoutFlags, mode: u32) -> Result<Exported> {
+    fn create(&self, name: Name<'_>, flags: HandoutFlags, mode: u32) -> Result<ExportedFile> {
         let flags = open_flags(flags) | OFlags::CREATE | OFlags::EXCL;
         let file = self.sys.open(self.fd.as_fd(), name.as_c_str(), flags, mode)?;
         let attr = match self.sys.stat(file.as_fd()) {
@@ -131,10 +133,10 @@ impl<S: Sys> ExportDir for LocalExportDir<S> {
                 return Err(errno.into());
             }
         };
-        Ok(Exported { file: Given::Descriptor(file), attr, acl: false })
+        Ok(ExportedFile { file: ExportFile::Descriptor(file), attr, acl: false })
     }
 
-    fn open(&self, name: Name<'_>, flags: HandoutFlags) -> Result<Exported> {
+    fn open(&self, name: Name<'_>, flags: HandoutFlags) -> Result<ExportedFile> {
         let flags = open_flags(flags) | OFlags::NONBLOCK;
         let open = || self.sys.open(self.fd.as_fd(), name.as_c_str(), flags, 0);
         let file = open_beside_leases(LEASE_MAX, open)?;

@@ -1,15 +1,15 @@
 //! Open regular files.
 
-use super::held::{impl_object, open_flags, open_noatime, without_flags};
-use super::home::Home;
+use super::device_numbers::Home;
+use super::handle::{impl_object, open_flags, open_noatime, without_flags};
 use crate::convert::timestamps;
-use crate::whole;
+use crate::full_io;
 use rustix::io::Errno;
 use std::any::Any;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use vellum_sys::{Sys, XattrOf};
+use vellum_sys::{Sys, XattrTarget};
 use vellum_vfs::{Attr, BranchFile, Error, Object, OpenMode, Result, Seek, SetTime};
 
 /// The most that one copy_file_range(2) is asked for: a call that cannot be interrupted should end soon.
@@ -33,7 +33,7 @@ impl<S: Sys> LocalFile<S> {
     }
 }
 
-impl_object!(LocalFile, XattrOf::File, {
+impl_object!(LocalFile, XattrTarget::File, {
     fn read_link(&self, _buf: &mut [u8]) -> Result<usize> {
         Err(Errno::INVAL.into())
     }
@@ -54,11 +54,11 @@ impl_object!(LocalFile, XattrOf::File, {
 
 impl<S: Sys> BranchFile for LocalFile<S> {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
-        whole::read(buf, offset, |rest, at| self.sys.read_at(self.fd.as_fd(), rest, at))
+        full_io::read(buf, offset, |rest, at| self.sys.read_at(self.fd.as_fd(), rest, at))
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> Result<usize> {
-        whole::write(data, offset, |rest, at| self.sys.write_at(self.fd.as_fd(), rest, at))
+        full_io::write(data, offset, |rest, at| self.sys.write_at(self.fd.as_fd(), rest, at))
     }
 
     fn sync(&self, datasync: bool) -> Result<()> {

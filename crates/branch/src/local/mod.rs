@@ -4,18 +4,18 @@
 //! nothing leads out of the root. A directory is an O_PATH descriptor: it is cheaper to open, needs no read
 //! permission, and only listing and syncing need a readable one, which is then opened for that moment.
 
+mod device_numbers;
 mod dir;
 mod export;
 mod file;
-mod held;
-mod home;
+mod handle;
 
 pub use self::export::LocalExport;
 
+use self::device_numbers::Home;
 use self::dir::LocalDir;
 use self::file::LocalFile;
-use self::held::LocalHandle;
-use self::home::Home;
+use self::handle::LocalHandle;
 use crate::convert::stat_fs;
 use crate::path;
 use rustix::fs::{CWD, OFlags};
@@ -25,7 +25,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use vellum_sys::{Real, Sys};
-use vellum_vfs::{Adopted, Branch, BranchDir, Errno, Error, FileKind, Result, StatFs};
+use vellum_vfs::{AdoptedObject, Branch, BranchDir, Errno, Error, FileKind, Result, StatFs};
 
 /// How directories are opened.
 const DIR_FLAGS: OFlags =
@@ -125,14 +125,16 @@ impl<S: Sys> Branch for LocalBranch<S> {
         Ok(sys.sync_fs(readable.as_fd())?)
     }
 
-    fn adopt(&self, descriptor: OwnedFd) -> Result<Adopted> {
+    fn adopt(&self, descriptor: OwnedFd) -> Result<AdoptedObject> {
         let (sys, home) = (self.root.sys.clone(), self.root.home);
         let kind = FileKind::from_mode(sys.stat(descriptor.as_fd())?.mode);
         let path_only = rustix::fs::fcntl_getfl(&descriptor)?.contains(OFlags::PATH);
         Ok(match kind {
-            Some(FileKind::Directory) => Adopted::Dir(Arc::new(LocalDir::new(sys, descriptor, home))),
-            Some(FileKind::Regular) if !path_only => Adopted::Other(LocalFile::boxed(sys, descriptor, home)),
-            _ => Adopted::Other(Arc::new(LocalHandle { sys, fd: descriptor, home })),
+            Some(FileKind::Directory) => AdoptedObject::Dir(Arc::new(LocalDir::new(sys, descriptor, home))),
+            Some(FileKind::Regular) if !path_only => {
+                AdoptedObject::Other(LocalFile::boxed(sys, descriptor, home))
+            }
+            _ => AdoptedObject::Other(Arc::new(LocalHandle { sys, fd: descriptor, home })),
         })
     }
 

@@ -1,6 +1,6 @@
 //! The contents of a sparse file, in blocks.
 
-use crate::checks::{
+use crate::kernel_checks::{
     COLLAPSE_RANGE, INSERT_RANGE, KEEP_SIZE, PUNCH_HOLE, UNSHARE_RANGE, WRITE_ZEROES, ZERO_RANGE,
 };
 use crate::tree::Contents;

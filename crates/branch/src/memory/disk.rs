@@ -18,10 +18,10 @@ pub(super) struct Disk {
 
 impl Disk {
     pub(super) fn new(dev: u64, options: Options) -> Arc<Self> {
-        Self::of(State::new(dev, options))
+        Self::with_state(State::new(dev, options))
     }
 
-    fn of(state: State) -> Arc<Self> {
+    fn with_state(state: State) -> Arc<Self> {
         Arc::new(Self { state: Mutex::new(state), history: Mutex::default() })
     }
 
@@ -71,7 +71,7 @@ impl Disk {
         drop(self.lock());
         let mut state = self.history.lock().as_ref()?.after_power_loss(earliest, choose);
         state.forget_holders();
-        Some(Self::of(state))
+        Some(Self::with_state(state))
     }
 
     /// What the death of a client might leave that keeps changes of files until they are synced. None: nothing was recorded.
@@ -79,13 +79,13 @@ impl Disk {
         drop(self.lock());
         let mut state = self.history.lock().as_ref()?.after_client_loss(choose);
         state.forget_holders();
-        Some(Self::of(state))
+        Some(Self::with_state(state))
     }
 
     /// What a machine would find after a crash: the same, and nobody holds anything.
     pub(super) fn fork(&self) -> Arc<Self> {
         let mut state = self.lock().clone();
         state.forget_holders();
-        Self::of(state)
+        Self::with_state(state)
     }
 }

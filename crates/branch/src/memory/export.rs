@@ -5,8 +5,8 @@ use crate::tree::Pin;
 use std::ffi::CString;
 use std::sync::Arc;
 use vellum_vfs::{
-    Branch, BranchDir, BranchFile, Errno, Error, Export, ExportDir, Exported, Given, HandoutFlags, Name,
-    OpenMode, Result,
+    Branch, BranchDir, BranchFile, Errno, Error, Export, ExportDir, ExportFile, ExportedFile, HandoutFlags,
+    Name, OpenMode, Result,
 };
 
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
@@ -30,10 +30,10 @@ fn mode_of(flags: HandoutFlags) -> OpenMode {
 }
 
 /// The object of a file of such a branch. EXDEV: it is another's.
-fn object(file: &Given) -> Result<&Arc<dyn BranchFile>> {
+fn object(file: &ExportFile) -> Result<&Arc<dyn BranchFile>> {
     match file {
-        Given::Object(object) => Ok(object),
-        Given::Descriptor(_) => Err(Error::new(Errno::XDEV, "a file of another branch")),
+        ExportFile::Object(object) => Ok(object),
+        ExportFile::Descriptor(_) => Err(Error::new(Errno::XDEV, "a file of another branch")),
     }
 }
 
@@ -64,7 +64,7 @@ impl Export for MemoryExport {
         self.dir(path, ino)
     }
 
-    fn open_file(&self, path: &[u8], flags: HandoutFlags) -> Result<Exported> {
+    fn open_file(&self, path: &[u8], flags: HandoutFlags) -> Result<ExportedFile> {
         let (above, last) = match path.iter().rposition(|byte| *byte == b'/') {
             Some(at) => (path.get(..at).unwrap_or_default(), path.get(at + 1..).unwrap_or_default()),
             None => (&[][..], path),
@@ -78,33 +78,33 @@ impl Export for MemoryExport {
         exported(dir.open_file(Name::new(&last)?, mode_of(flags))?)
     }
 
-    fn set_flags(&self, _file: &Given, _flags: HandoutFlags) -> Result<()> {
+    fn set_flags(&self, _file: &ExportFile, _flags: HandoutFlags) -> Result<()> {
         Ok(())
     }
 
-    fn set_owner(&self, file: &Given, uid: u32, gid: u32) -> Result<()> {
+    fn set_owner(&self, file: &ExportFile, uid: u32, gid: u32) -> Result<()> {
         object(file)?.set_owner(Some(uid), Some(gid))
     }
 
-    fn cut(&self, file: &Given) -> Result<()> {
+    fn cut(&self, file: &ExportFile) -> Result<()> {
         object(file)?.truncate(0)
     }
 }
 
-fn exported(file: Arc<dyn BranchFile>) -> Result<Exported> {
+fn exported(file: Arc<dyn BranchFile>) -> Result<ExportedFile> {
     let attr = file.stat()?;
     let acl = file.as_any().downcast_ref::<MemoryFile>().is_some_and(|file| {
         let state = file.pin.medium.lock();
         state.get_xattr(file.pin.ino, ACCESS_ACL, &mut []).is_ok_and(|len| len > 0)
     });
-    Ok(Exported { file: Given::Object(file), attr, acl })
+    Ok(ExportedFile { file: ExportFile::Object(file), attr, acl })
 }
 
 /// A directory whose files are handed out.
 struct MemoryExportDir(MemoryDir);
 
 impl ExportDir for MemoryExportDir {
-    fn create(&self, name: Name<'_>, flags: HandoutFlags, mode: u32) -> Result<Exported> {
+    fn create(&self, name: Name<'_>, flags: HandoutFlags, mode: u32) -> Result<ExportedFile> {
         let pin = &self.0.pin;
         let mut state = pin.medium.lock();
         let ino = state.create(pin.ino, name, mode)?;
@@ -113,7 +113,7 @@ impl ExportDir for MemoryExportDir {
         exported(Arc::new(file))
     }
 
-    fn open(&self, name: Name<'_>, flags: HandoutFlags) -> Result<Exported> {
+    fn open(&self, name: Name<'_>, flags: HandoutFlags) -> Result<ExportedFile> {
         exported(self.0.open_file(name, mode_of(flags))?)
     }
 

@@ -8,7 +8,7 @@ use vellum_vfs::{Errno, Result, Seek};
 impl Medium for Disk {
     type Data = Data;
     /// They are looked up by the inode's number.
-    type Held = ();
+    type FileRef = ();
     const SIZE_MAX: u64 = MAX_SIZE;
 
     fn look<R>(&self, act: impl FnOnce(&mut State) -> Result<R, Errno>) -> Result<R> {

@@ -10,7 +10,7 @@ pub(crate) trait Medium: Send + Sync + Sized + 'static {
     /// The contents of a regular file, as its inode has them.
     type Data: Contents;
     /// By what an open file reaches its contents.
-    type Held: Send + Sync;
+    type FileRef: Send + Sync;
     /// Largest size of a file in bytes.
     const SIZE_MAX: u64;
 
@@ -30,7 +30,7 @@ pub(crate) trait Medium: Send + Sync + Sized + 'static {
     }
 
     /// What an open file holds of its contents.
-    fn held(data: &Self::Data) -> Self::Held;
+    fn held(data: &Self::Data) -> Self::FileRef;
     /// Reads; fewer bytes only at the end.
     fn read(&self, file: &File<Self>, buf: &mut [u8], offset: u64) -> Result<usize>;
     /// Writes.
@@ -90,7 +90,11 @@ impl<D: Contents> State<D> {
     }
 
     /// A regular file is opened: counts its writers, and says what is held of its contents.
-    pub(crate) fn opened<M: Medium<Data = D>>(&mut self, ino: u64, mode: OpenMode) -> Result<M::Held, Errno> {
+    pub(crate) fn opened<M: Medium<Data = D>>(
+        &mut self,
+        ino: u64,
+        mode: OpenMode,
+    ) -> Result<M::FileRef, Errno> {
         let inode = self.holders_mut(ino)?;
         let held = M::held(inode.data()?);
         inode.writers += u32::from(mode.contains(OpenMode::WRITE));

@@ -1,7 +1,7 @@
 //! Names: making, linking, renaming and removing them, in the order of checks of the kernel and ext4.
 
 use super::state::{Body, Contents, Inode, State};
-use crate::checks::TARGET_MAX;
+use crate::kernel_checks::TARGET_MAX;
 use std::collections::BTreeMap;
 use vellum_vfs::{Errno, FileKind, Name, RenameFlags};
 

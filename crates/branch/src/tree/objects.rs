@@ -2,7 +2,7 @@
 
 use super::medium::{Medium, Pin};
 use super::state::{Body, Contents, State};
-use crate::checks::{TARGET_MAX, check_allocate, check_offset, check_owner, check_times};
+use crate::kernel_checks::{TARGET_MAX, check_allocate, check_offset, check_owner, check_times};
 use crate::xattr::check_len as check_attr_len;
 use std::any::Any;
 use std::ffi::{CStr, CString};
@@ -93,7 +93,7 @@ pub(crate) struct Handle<M: Medium> {
 pub(crate) struct File<M: Medium> {
     pub(crate) pin: Pin<M>,
     /// Its contents.
-    pub(crate) held: M::Held,
+    pub(crate) held: M::FileRef,
     mode: OpenMode,
 }
 

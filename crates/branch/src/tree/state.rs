@@ -1,8 +1,8 @@
 //! The inodes of a tree, its clock, and how many hold what.
 
-use super::touched::{Touched, Xattrs};
+use super::change_set::{ChangeSet, Xattrs};
 use crate::acl;
-use crate::checks::{check_owner, check_times};
+use crate::kernel_checks::{check_owner, check_times};
 use crate::xattr::CAPABILITY;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -160,7 +160,7 @@ pub(crate) struct State<D> {
     pub(crate) dev: u64,
     pub(crate) options: Options,
     /// What was changed.
-    pub(crate) touched: Touched,
+    pub(crate) touched: ChangeSet,
 }
 
 /// One microsecond a change, from a moment that never changes on.
@@ -177,7 +177,7 @@ impl<D> State<D> {
     /// No inodes yet, not even the root.
     pub(crate) fn empty(dev: u64, options: Options, clock: fn(u64) -> Timestamp) -> Self {
         let numbers = ROOT + 9..u64::MAX;
-        let touched = Touched::default();
+        let touched = ChangeSet::default();
         Self { inodes: HashMap::new(), numbers, ticks: 0, clock, dev, options, touched }
     }
 }

@@ -51,7 +51,7 @@ impl Contents for Arc<FileData> {
 }
 
 /// A file whose contents are being changed, or written out.
-struct Changing<'a> {
+struct ContentsUpdate<'a> {
     tree: &'a ZonedTree,
     ino: u64,
     data: &'a Arc<FileData>,
@@ -61,7 +61,7 @@ struct Changing<'a> {
 
 impl FileData {
     /// As the store has it.
-    pub(super) fn of(shape: &FileShape, block: u64) -> Self {
+    pub(super) fn from_shape(shape: &FileShape, block: u64) -> Self {
         let mut inner = Inner { stored_size: shape.size, ..Inner::default() };
         shape.extents.iter().for_each(|(at, count)| inner.stored.insert(*at, at + count));
         let sectors = inner.stored.count() * (block / 512);
@@ -82,11 +82,11 @@ impl FileData {
         self: &Arc<Self>,
         tree: &ZonedTree,
         ino: u64,
-        act: impl FnOnce(&mut Changing<'_>) -> Result<R>,
+        act: impl FnOnce(&mut ContentsUpdate<'_>) -> Result<R>,
     ) -> Result<R> {
         let mut inner = self.inner.write();
         let block = tree.block();
-        let mut changing = Changing { tree, ino, data: self, inner: &mut inner, block };
+        let mut changing = ContentsUpdate { tree, ino, data: self, inner: &mut inner, block };
         let result = act(&mut changing);
         let sectors = (inner.stored.count() + inner.fresh) * (block / 512);
         self.sectors.store(sectors, Ordering::Relaxed);
@@ -233,7 +233,7 @@ impl Inner {
     }
 }
 
-impl Changing<'_> {
+impl ContentsUpdate<'_> {
     fn size(&self) -> u64 {
         self.data.size.load(Ordering::Relaxed)
     }

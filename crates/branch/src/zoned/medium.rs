@@ -2,7 +2,7 @@
 
 use super::contents::FileData;
 use super::tree::ZonedTree;
-use crate::checks::{KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE};
+use crate::kernel_checks::{KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE};
 use crate::tree::{File, Medium, State};
 use std::sync::Arc;
 use vellum_vfs::{Errno, Name, Result, Seek};
@@ -13,7 +13,7 @@ const COPY_STEP: u64 = 1 << 20;
 
 impl Medium for ZonedTree {
     type Data = Arc<FileData>;
-    type Held = Arc<FileData>;
+    type FileRef = Arc<FileData>;
     const SIZE_MAX: u64 = SIZE_MAX;
 
     fn look<R>(&self, act: impl FnOnce(&mut State<Self::Data>) -> Result<R, Errno>) -> Result<R> {
@@ -45,7 +45,7 @@ impl Medium for ZonedTree {
         Ok(())
     }
 
-    fn held(data: &Self::Data) -> Self::Held {
+    fn held(data: &Self::Data) -> Self::FileRef {
         Arc::clone(data)
     }
 

@@ -4,10 +4,10 @@
 //! a while, so that small writes become large ones.
 
 mod contents;
+mod inode_format;
 mod medium;
 mod ranges;
 mod tree;
-mod written;
 
 pub use tree::ZonedTree;
 

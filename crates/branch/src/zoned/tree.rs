@@ -1,7 +1,7 @@
 //! A tree in a store: in memory, with all changes on their way to the store in their order.
 
 use super::contents::FileData;
-use super::written::{groups, inodes_of};
+use super::inode_format::{groups, inodes_of};
 use crate::tree::{Body, Options, State};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, VecDeque};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use vellum_vfs::{Errno, Error, Result, Timestamp};
-use vellum_zoned::store::{self, Moment, Store, TreeChange};
+use vellum_zoned::store::{self, NodeTime, Store, TreeChange};
 
 /// How long a change may wait before it is made durable although nobody has asked for that.
 const PERIOD: Duration = Duration::from_secs(5);
@@ -68,7 +68,7 @@ impl ZonedTree {
     pub fn open(store: Store) -> Result<Arc<Self>> {
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let now = clock(0);
-        let dump = store.tree(owner, Moment { secs: now.secs, nanos: now.nanos }).map_err(failed)?;
+        let dump = store.tree(owner, NodeTime { secs: now.secs, nanos: now.nanos }).map_err(failed)?;
         let block = u64::from(store.block_size());
         let dev = device_number(store.stats().uuid);
         let mut state = State::empty(dev, Options { owner, ..Options::default() }, clock);

@@ -1,7 +1,7 @@
 //! A whole tree as a value.
 
 use crate::support::n;
-use crate::world::{Bytes, Known, attribute_names};
+use crate::world::{Bytes, StableAttr, attribute_names};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::CString;
 use vellum_vfs::{BranchDir, FileKind, OpenMode, Result};
@@ -11,7 +11,7 @@ const COMPARE_MAX: u64 = 1 << 20;
 
 #[derive(Debug, PartialEq)]
 pub struct Node {
-    attr: Known,
+    attr: StableAttr,
     /// The first path, in order, of the same inode.
     same_as: String,
     data: Bytes,

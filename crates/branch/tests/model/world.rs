@@ -32,7 +32,7 @@ pub enum Outcome {
     Done,
     Number(u64),
     Bytes(Bytes),
-    Attr(Known),
+    Attr(StableAttr),
     Names(BTreeMap<String, Option<FileKind>>),
     Failed(Errno),
     /// The place was empty.
@@ -41,7 +41,7 @@ pub enum Outcome {
 
 /// The attributes that do not depend on the moment or on the disk.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Known {
+pub struct StableAttr {
     pub mode: u32,
     pub nlink: u32,
     pub uid: u32,
@@ -58,7 +58,7 @@ pub struct Known {
 /// Later than every time that an operation sets.
 const RECENT_SECS: i64 = 1_500_000_000;
 
-impl From<Attr> for Known {
+impl From<Attr> for StableAttr {
     fn from(attr: Attr) -> Self {
         let set = |time: Timestamp| (time.secs < RECENT_SECS).then_some(time);
         Self {

@@ -8,11 +8,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use vellum_branch::{
-    Behind, BehindLimits, CachedBranch, LocalBranch, MemoryBranch, Sharing, ZonedBranch, ZonedTree,
+    DataCacheBranch, LocalBranch, MemoryBranch, VersionCheck, Writeback, WritebackLimits, ZonedBranch,
+    ZonedTree,
 };
-use vellum_cache::{Config, Kind, Packed, Shared};
+use vellum_cache::{Config, Kind, Shared, SlabMemory};
 use vellum_vfs::{Branch, BranchDir, BranchFile, Errno, Name, OpenMode, Result};
-use vellum_zoned::device::emulated::{LARGE_ZONE, SMALL_ZONE};
+use vellum_zoned::device::emulator::{LARGE_ZONE, SMALL_ZONE};
 use vellum_zoned::device::{Conventional, Emulated, ZonedDevice};
 use vellum_zoned::store::{Placement, Store};
 
@@ -90,16 +91,16 @@ impl Fixture {
     pub fn cached(self) -> Self {
         let member = cache().join(100).expect("join a new cache");
         // Tests do not wait for files to settle: all their changes go through the branch.
-        let sharing = Sharing::Shared { settle: Duration::ZERO };
-        Self { branch: CachedBranch::new(self.branch, member, sharing), dir: self.dir }
+        let sharing = VersionCheck::Shared { settle: Duration::ZERO };
+        Self { branch: DataCacheBranch::new(self.branch, member, sharing), dir: self.dir }
     }
 
     /// The branch, written behind, with a log of its own.
-    pub fn behind(self) -> Self {
-        let limits = BehindLimits { bytes: BehindLimits::BYTES_MIN, age: Duration::from_secs(3600) };
+    pub fn writeback(self) -> Self {
+        let limits = WritebackLimits { bytes: WritebackLimits::BYTES_MIN, age: Duration::from_secs(3600) };
         let work = MemoryBranch::new();
-        let behind = Behind::create(self.branch, work, limits).expect("a log");
-        Self { branch: behind.branches().0, dir: self.dir }
+        let writeback = Writeback::create(self.branch, work, limits).expect("a log");
+        Self { branch: writeback.branches().0, dir: self.dir }
     }
 
     /// A directory and memory, by themselves and read through a cache.
@@ -117,8 +118,8 @@ impl Fixture {
 }
 
 /// A cache with room for 16 blocks of 64 KiB.
-pub fn cache() -> Arc<Shared<Packed>> {
-    Shared::new(Config { capacity: 1 << 20, files: 100, policy: Kind::default() }, Packed::default())
+pub fn cache() -> Arc<Shared<SlabMemory>> {
+    Shared::new(Config { capacity: 1 << 20, files: 100, policy: Kind::default() }, SlabMemory::default())
 }
 
 pub const RW: OpenMode = OpenMode::READ.union(OpenMode::WRITE);

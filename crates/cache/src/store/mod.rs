@@ -5,11 +5,11 @@
 //! stops to use and to pay for it, and the block goes when it was the last user. So nobody's cold data stay at the expense of
 //! others, and nobody loses what it uses because somebody else does not.
 
-mod adopt;
+mod adoption;
 mod audit;
-mod lending;
+mod eviction;
+mod loan;
 mod report;
-mod room;
 
 use crate::checksum::sum;
 use crate::error::{Error, Result};
@@ -19,7 +19,7 @@ use crate::memory::Memory;
 use crate::policy::{Handle, Kind, Policy};
 use crate::shares::{Container, NOBODY, Shares};
 use crate::stats::Counts;
-use crate::users::{Place, User, Users};
+use crate::users::{Admission, User, Users};
 use hashbrown::HashMap;
 use slab::Slab;
 use smallvec::SmallVec;
@@ -28,7 +28,7 @@ use std::collections::BTreeMap;
 /// To find room for another file, at most so many blocks go: most files have one block.
 const FILE_ROOM_BLOCKS: usize = 64;
 
-pub use self::lending::{LENT_MAX, Lent};
+pub use self::loan::{FileLoan, LENT_MAX};
 
 /// The bounds of a cache.
 #[derive(Clone, Copy, Debug)]
@@ -375,11 +375,11 @@ impl<M: Memory> Store<M> {
             return;
         }
         let drawn = block.users.draw(print);
-        if drawn == Place::None {
+        if drawn == Admission::None {
             return;
         }
         let entry = Some(queue.insert(id, print));
-        if let Place::Of(other) = drawn
+        if let Admission::Of(other) = drawn
             && let Some(User { entry: Some(entry), .. }) = block.users.leave(other, block.bytes, shares)
             && let Some(queue) = queues.get_mut(other as usize)
         {

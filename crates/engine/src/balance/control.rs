@@ -15,7 +15,7 @@ const PARTS: u64 = 1 << LEAST;
 
 /// What a look at a group finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct GroupSample {
     /// 1 to 10,000.
     pub(super) weight: u16,
     /// Its page cache, in bytes.
@@ -40,7 +40,7 @@ pub enum Activity {
 
 /// What a group is to compete with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Wish {
+pub(super) struct GroupTarget {
     /// Weight, in parts: 64 for each unit of weight of a group that is not idle.
     parts: u64,
     /// It has no use for more, in bytes.
@@ -50,7 +50,7 @@ pub(super) struct Wish {
 /// What is remembered of a group between two looks.
 #[derive(Debug, Default)]
 pub(super) struct Controller {
-    before: Option<Seen>,
+    before: Option<GroupSample>,
     /// How long it has done nothing.
     idle: Duration,
     /// How long it has not been hungry.
@@ -60,7 +60,7 @@ pub(super) struct Controller {
 
 impl Controller {
     /// Takes in a look, `passed` after the one before.
-    pub(super) fn look(&mut self, seen: &Seen, passed: Duration) -> Wish {
+    pub(super) fn look(&mut self, seen: &GroupSample, passed: Duration) -> GroupTarget {
         let before = self.before.replace(*seen);
         if let Some(before) = before {
             let hungry = seen.refaults > before.refaults || seen.cache > before.cache;
@@ -79,7 +79,7 @@ impl Controller {
             Activity::Hungry => u64::MAX,
             _ => seen.cache.saturating_add(seen.cache / 4).saturating_add(HEADROOM),
         };
-        Wish { parts, most }
+        GroupTarget { parts, most }
     }
 
     pub(super) fn activity(&self) -> Activity {
@@ -89,11 +89,11 @@ impl Controller {
 
 /// `room` bytes among groups: to each by weight, and what one has no use for to the others (weighted max-min fairness; Bertsekas and
 /// Gallager, Data Networks, 6.5.2). What nobody has a use for is left.
-pub(super) fn shares(room: u64, wishes: impl Iterator<Item = Wish>) -> Vec<u64> {
-    let wishes: Vec<Wish> = wishes.collect();
+pub(super) fn shares(room: u64, wishes: impl Iterator<Item = GroupTarget>) -> Vec<u64> {
+    let wishes: Vec<GroupTarget> = wishes.collect();
     // Those that want least for their weight are satisfied first.
     let mut order: Vec<usize> = (0..wishes.len()).collect();
-    let need = |wish: &Wish| u128::from(wish.most) * u128::from(PARTS) / u128::from(wish.parts.max(1));
+    let need = |wish: &GroupTarget| u128::from(wish.most) * u128::from(PARTS) / u128::from(wish.parts.max(1));
     order.sort_by_key(|&index| wishes.get(index).map(need));
     let mut left = room;
     let mut parts: u64 = wishes.iter().map(|wish| wish.parts).sum();
@@ -116,8 +116,8 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const MIB: u64 = 1 << 20;
 
-    fn wish(weight: u16, most: u64) -> Wish {
-        Wish { parts: u64::from(weight) * PARTS, most }
+    fn wish(weight: u16, most: u64) -> GroupTarget {
+        GroupTarget { parts: u64::from(weight) * PARTS, most }
     }
 
     #[test]
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn an_idle_share_is_lent_and_comes_back_at_once() {
         let mut control = Controller::default();
-        let mut seen = Seen { weight: 100, cache: 80 * MIB, refaults: 0, cpu: SECOND };
+        let mut seen = GroupSample { weight: 100, cache: 80 * MIB, refaults: 0, cpu: SECOND };
         let first = control.look(&seen, Duration::ZERO);
         assert_eq!((first, control.activity()), (wish(100, u64::MAX), Activity::Hungry));
         for _ in 0..5 {
@@ -154,21 +154,24 @@ mod tests {
     #[test]
     fn who_works_in_what_it_has_is_not_idle() {
         let mut control = Controller::default();
-        let mut seen = Seen { weight: 100, cache: 80 * MIB, refaults: 9, cpu: SECOND };
+        let mut seen = GroupSample { weight: 100, cache: 80 * MIB, refaults: 9, cpu: SECOND };
         control.look(&seen, Duration::ZERO);
         for _ in 0..20 {
             seen.cpu += SECOND / 100;
             control.look(&seen, SECOND);
         }
         assert_eq!(control.activity(), Activity::Content);
-        assert_eq!(control.look(&Seen { cpu: seen.cpu + SECOND, ..seen }, SECOND), wish(100, 116 * MIB));
+        assert_eq!(
+            control.look(&GroupSample { cpu: seen.cpu + SECOND, ..seen }, SECOND),
+            wish(100, 116 * MIB)
+        );
     }
 
     proptest! {
         /// Never more than there is; nothing is left while somebody wants it; nobody with room to want has less for its weight than another.
         #[test]
         fn shares_are_fair(room in 0..1_u64 << 45, all in prop::collection::vec((1..=10_000_u16, 0..1_u64 << 44), 0..20)) {
-            let wishes: Vec<Wish> = all.iter().map(|(weight, most)| wish(*weight, *most)).collect();
+            let wishes: Vec<GroupTarget> = all.iter().map(|(weight, most)| wish(*weight, *most)).collect();
             let shares = shares(room, wishes.iter().copied());
             let sum: u64 = shares.iter().sum();
             let wanted: u64 = wishes.iter().map(|wish| wish.most).sum();

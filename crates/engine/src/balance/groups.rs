@@ -3,9 +3,9 @@
 //! Version 2: `memory.low`, which the kernel's reclaim leaves alone as long as it finds enough elsewhere. Version 1 has no such
 //! thing: there it is `memory.limit_in_bytes`, moved as shares move.
 
-use super::bound::{self, Host};
-use super::control::Seen;
+use super::control::GroupSample;
 use super::oom::Oom;
+use super::total_limit::{self, Host};
 use crate::cgroup::{Controller, Hierarchies, Version};
 use rustix::fs::{FlockOperation, XattrFlags, flock, getxattr, removexattr, setxattr};
 use std::collections::BTreeSet;
@@ -138,7 +138,7 @@ impl Parent {
 
     /// Whether groups may be given limits, which have to be taken back whatever becomes of this process.
     pub(super) fn has_limits(&self) -> bool {
-        self.version == Version::One || bound::is_needed()
+        self.version == Version::One || total_limit::is_needed()
     }
 
     /// Its directory.
@@ -149,7 +149,7 @@ impl Parent {
     /// Gives the groups that a killed process has left with its limits those that they had.
     pub(super) fn take_back(&self) -> Result<(), Failure> {
         if getxattr(&self.dir, BOUND_BEFORE, [0; 32].as_mut_slice()).is_ok() {
-            drop(Limit::of(&self.dir, "memory.high", BOUND_BEFORE));
+            drop(Limit::by_name(&self.dir, "memory.high", BOUND_BEFORE));
         }
         for name in self.children()? {
             if getxattr(self.dir.join(&name), BEFORE, [0; 32].as_mut_slice()).is_ok() {
@@ -183,12 +183,12 @@ impl Parent {
 
     /// Gives all groups together a limit, where that is needed, and returns it.
     fn bind(&mut self, memory: &Memory) -> Result<Option<u64>, Failure> {
-        if !bound::is_needed() {
+        if !total_limit::is_needed() {
             self.bound = None;
             return Ok(None);
         }
         if self.bound.is_none() {
-            self.bound = Limit::of(&self.dir, "memory.high", BOUND_BEFORE);
+            self.bound = Limit::by_name(&self.dir, "memory.high", BOUND_BEFORE);
         }
         let Some(limit) = &self.bound else { return Ok(None) };
         let host = Host::read().map_err(|e| Failure::system("memory of the host").because(e))?;
@@ -269,10 +269,15 @@ impl Group {
     }
 
     /// None: it has gone.
-    pub(super) fn look(&mut self) -> Option<Seen> {
+    pub(super) fn look(&mut self) -> Option<GroupSample> {
         let memory = Memory::read(&self.dir, self.version).ok()?;
         (self.fixed, self.unwritten) = (memory.fixed, memory.unwritten);
-        Some(Seen { weight: self.weight(), cache: memory.cache, refaults: memory.refaults, cpu: self.cpu() })
+        Some(GroupSample {
+            weight: self.weight(),
+            cache: memory.cache,
+            refaults: memory.refaults,
+            cpu: self.cpu(),
+        })
     }
 
     /// Lets it keep `share` bytes of page cache. One that has just gone needs nothing.
@@ -382,7 +387,7 @@ impl Memory {
             Version::Two => "memory.current",
         };
         let used = number_in(&dir.join(all)).ok_or(io::ErrorKind::InvalidData)?;
-        Ok(Self::of(&text, used, version))
+        Ok(Self::parse(&text, used, version))
     }
 
     /// Whether a group that was told of pressure may be short of memory with such a share. One that reads much is told of it as well, and
@@ -391,7 +396,7 @@ impl Memory {
         self.cache < share / 2 || self.cache - self.unwritten < FLOOR / 2
     }
 
-    fn of(text: &str, used: u64, version: Version) -> Self {
+    fn parse(text: &str, used: u64, version: Version) -> Self {
         let [file, shmem, dirty, writeback, refaults] = match version {
             Version::One => [
                 "total_cache",
@@ -432,11 +437,11 @@ impl Limit {
             Version::One => "memory.limit_in_bytes",
             Version::Two => "memory.low",
         };
-        Self::of(dir, name, BEFORE)
+        Self::by_name(dir, name, BEFORE)
     }
 
     /// As [`Self::take`], of a file by its name.
-    fn of(dir: &Path, name: &str, attribute: &'static str) -> Option<Self> {
+    fn by_name(dir: &Path, name: &str, attribute: &'static str) -> Option<Self> {
         let file = dir.join(name);
         let now = fs::read_to_string(&file).ok()?.trim().to_owned();
         let mut value = [0; 32];
@@ -502,16 +507,16 @@ mod tests {
     fn memory_is_read_in_both_versions() {
         let v1 = "cache 1\nhierarchical_memory_limit 9223372036854771712\ntotal_cache 100\ntotal_shmem 30\n\
                   total_workingset_refault_file 5\ntotal_dirty 11\ntotal_writeback 4\n";
-        let memory = Memory::of(v1, 1000, Version::One);
+        let memory = Memory::parse(v1, 1000, Version::One);
         let expected = Memory { cache: 70, unwritten: 15, fixed: 930, refaults: 5, hierarchical_limit: None };
         assert_eq!(memory, expected);
         let v2 = "anon 12\nfile 100\nfile_mapped 7\nfile_dirty 11\nfile_writeback 4\nshmem 30\n\
                   workingset_refault_file 5\n";
-        assert_eq!(Memory::of(v2, 1000, Version::Two), memory);
-        let limited = Memory::of("hierarchical_memory_limit 4096\n", 10, Version::One);
+        assert_eq!(Memory::parse(v2, 1000, Version::Two), memory);
+        let limited = Memory::parse("hierarchical_memory_limit 4096\n", 10, Version::One);
         let nothing = Memory { cache: 0, unwritten: 0, fixed: 10, refaults: 0, hierarchical_limit: None };
         assert_eq!(limited, Memory { hierarchical_limit: Some(4096), ..nothing });
-        assert_eq!(Memory::of("file 5\nfile_dirty 9\n", 10, Version::Two).unwritten, 5);
+        assert_eq!(Memory::parse("file 5\nfile_dirty 9\n", 10, Version::Two).unwritten, 5);
     }
 
     #[test]
@@ -566,7 +571,7 @@ mod tests {
         ];
         let mut group = group(dir.path(), &files);
         let seen = group.look().unwrap();
-        assert_eq!(seen, Seen { weight: 250, cache: 100, refaults: 0, cpu: Duration::from_micros(5) });
+        assert_eq!(seen, GroupSample { weight: 250, cache: 100, refaults: 0, cpu: Duration::from_micros(5) });
         group.allow(40);
         let low = || fs::read_to_string(dir.path().join("memory.low")).unwrap();
         assert_eq!(low(), "240");

@@ -17,7 +17,7 @@ pub(super) struct Guard(Child);
 
 impl Guard {
     /// Of the groups below a directory.
-    pub(super) fn of(dir: &Path) -> Result<Self, Failure> {
+    pub(super) fn start(dir: &Path) -> Result<Self, Failure> {
         let failed = |e: std::io::Error| Failure::system("cannot start the guard of limits").because(e);
         let program = std::env::current_exe().map_err(failed)?;
         let mut command = Command::new(program);

@@ -3,16 +3,16 @@
 //! Nothing runs on the way of a read. Once in an interval the groups are looked at, `control` says how much each is to have,
 //! and `groups` writes that where the kernel's reclaim looks for it.
 
-mod bound;
 mod control;
 mod groups;
 mod guard;
 mod oom;
+mod total_limit;
 
 pub use control::Activity;
 pub use guard::{SUBCOMMAND as GUARD, after as guard};
 
-use control::{Controller, Seen};
+use control::{Controller, GroupSample};
 use groups::{Group, Parent};
 use guard::Guard;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -45,7 +45,7 @@ pub struct Row {
 /// every look found.
 ///
 /// # Errors
-/// Those of [`Balance::of`], [`Balance::step`] and `each`.
+/// Those of [`Balance::below`], [`Balance::step`] and `each`.
 pub fn run(
     parent: Option<PathBuf>,
     interval: Duration,
@@ -62,7 +62,7 @@ pub fn run(
         }
     };
     std::thread::Builder::new().name("signals".into()).spawn(body).map_err(failed)?;
-    let mut balance = Balance::of(parent)?;
+    let mut balance = Balance::below(parent)?;
     let mut done = 0;
     let mut is_silent = true;
     loop {
@@ -96,9 +96,9 @@ impl Balance {
     ///
     /// # Errors
     /// Bad input where there is no such group, and where another process balances it.
-    pub fn of(parent: Option<PathBuf>) -> Result<Self, Failure> {
+    pub fn below(parent: Option<PathBuf>) -> Result<Self, Failure> {
         let parent = Parent::open(parent)?;
-        let guard = if parent.has_limits() { Some(Guard::of(parent.path())?) } else { None };
+        let guard = if parent.has_limits() { Some(Guard::start(parent.path())?) } else { None };
         Ok(Self { groups: BTreeMap::new(), last: None, parent, _guard: guard })
     }
 
@@ -146,7 +146,7 @@ impl Balance {
         }
         let room = self.parent.room(looked.iter().map(|(_, seen, _, _)| seen.cache).sum())?;
         let shares = control::shares(room, looked.iter().map(|(_, _, wish, _)| *wish));
-        let row = |((name, seen, _, activity), share): ((String, Seen, _, Activity), u64)| Row {
+        let row = |((name, seen, _, activity), share): ((String, GroupSample, _, Activity), u64)| Row {
             name,
             weight: seen.weight,
             activity,

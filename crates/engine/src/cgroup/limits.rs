@@ -51,7 +51,7 @@ impl Limit {
 }
 
 /// All settings, those that are not asked for as no limit.
-pub(super) fn of(settings: &Settings, disks: &BTreeSet<Disk>) -> Vec<Limit> {
+pub(super) fn from_settings(settings: &Settings, disks: &BTreeSet<Disk>) -> Vec<Limit> {
     vec![
         cpuset(settings),
         cpu_time(settings),
@@ -162,7 +162,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(name), "").unwrap();
         let group = Group { dir: dir.path().to_owned(), version, controllers: BTreeSet::new() };
-        let any = of(settings, &disks).iter().filter(|limit| limit.write(&group).unwrap()).count() > 0;
+        let any =
+            from_settings(settings, &disks).iter().filter(|limit| limit.write(&group).unwrap()).count() > 0;
         any.then(|| fs::read_to_string(dir.path().join(name)).unwrap())
     }
 

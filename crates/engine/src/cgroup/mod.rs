@@ -53,7 +53,7 @@ pub struct Groups {
 impl Groups {
     /// Those of a pool; they need not be there yet.
     #[must_use]
-    pub fn of(pool: &PoolName, hierarchies: &Hierarchies) -> Self {
+    pub fn of_pool(pool: &PoolName, hierarchies: &Hierarchies) -> Self {
         let group = |hierarchy: &hierarchy::Hierarchy| Group {
             dir: hierarchy.top.join(TOP).join(pool.as_str()),
             version: hierarchy.version,
@@ -69,7 +69,7 @@ impl Groups {
         for group in &self.groups {
             group.make(settings.cpuset_cpus.is_none()).map_err(|(path, e)| self.failed(&path, &e))?;
         }
-        for limit in limits::of(settings, disks) {
+        for limit in limits::from_settings(settings, disks) {
             let mut written = false;
             for group in self.groups.iter().filter(|group| group.controllers.contains(&limit.controller)) {
                 written |= limit.write(group).map_err(|(path, e)| self.failed(&path, &e))?;
@@ -83,7 +83,7 @@ impl Groups {
 
     /// Whether there is a controller for everything that the settings ask for.
     fn check(&self, settings: &Settings) -> Result<(), Failure> {
-        let missing = limits::of(settings, &BTreeSet::new()).into_iter().find(|limit| {
+        let missing = limits::from_settings(settings, &BTreeSet::new()).into_iter().find(|limit| {
             limit.asked && !self.groups.iter().any(|group| group.controllers.contains(&limit.controller))
         });
         let Some(limit) = missing else { return Ok(()) };

@@ -1,28 +1,36 @@
 //! Checkpoints that need others: what has not changed since an earlier one is only there.
 
-use super::object::{Known, Looked, Map, PARENTS_MAX, Parent};
-use super::record::Listed;
+use super::object::{Map, ObjectInfo, PARENTS_MAX, Parent, ParentGranules};
+use super::record::CheckpointEntry;
 use std::collections::HashSet;
 use vellum_service::Failure;
 
 /// Finds a checkpoint's object by its name, at one place. None: there is none of this name.
-pub(super) type Look<'a> = &'a dyn Fn(&str) -> Result<Option<Looked>, Failure>;
+pub(super) type FindObject<'a> = &'a dyn Fn(&str) -> Result<Option<ObjectInfo>, Failure>;
 
-/// Finds those that one needs, in the order of its map. `shown`: what it is called.
-pub(super) fn needed(map: Option<&Map>, shown: &str, look: Look<'_>) -> Result<Vec<Looked>, Failure> {
-    there(map.map(|map| &*map.parents).unwrap_or_default(), shown, look)
+/// Finds those that one needs, in the order of its map. `display`: what it is called.
+pub(super) fn needed(
+    map: Option<&Map>,
+    display: &str,
+    look: FindObject<'_>,
+) -> Result<Vec<ObjectInfo>, Failure> {
+    open_parents(map.map(|map| &*map.parents).unwrap_or_default(), display, look)
 }
 
 /// As [`needed`], of one that needs these.
-pub(super) fn there(parents: &[Parent], shown: &str, look: Look<'_>) -> Result<Vec<Looked>, Failure> {
+pub(super) fn open_parents(
+    parents: &[Parent],
+    display: &str,
+    look: FindObject<'_>,
+) -> Result<Vec<ObjectInfo>, Failure> {
     let mut found = Vec::new();
     for Parent { name, id } in parents {
         let parent = look(name)?.ok_or_else(|| {
-            Failure::input(format!("checkpoint {shown}: it needs {name}, which is not there any more"))
+            Failure::input(format!("checkpoint {display}: it needs {name}, which is not there any more"))
         })?;
         if parent.map()?.is_none_or(|map| map.id != *id) {
             return Err(Failure::input(format!(
-                "checkpoint {shown}: it needs {name} as it was, and another one is there now"
+                "checkpoint {display}: it needs {name} as it was, and another one is there now"
             )));
         }
         found.push(parent);
@@ -31,7 +39,11 @@ pub(super) fn there(parents: &[Parent], shown: &str, look: Look<'_>) -> Result<V
 }
 
 /// What a new one of this name finds in the one that is to be its parent, and in those that this one needs.
-pub(super) fn known(parent: &str, name: &str, look: Look<'_>) -> Result<Known, Failure> {
+pub(super) fn parent_granules(
+    parent: &str,
+    name: &str,
+    look: FindObject<'_>,
+) -> Result<ParentGranules, Failure> {
     let refused = |why: String| Failure::input(format!("option --parent {parent}: {why}"));
     let other = || {
         refused(format!("the new one would take the place of {name}, which it needs; give another --name"))
@@ -39,9 +51,9 @@ pub(super) fn known(parent: &str, name: &str, look: Look<'_>) -> Result<Known, F
     if parent == name {
         return Err(other());
     }
-    let looked =
+    let object_info =
         look(parent)?.ok_or_else(|| refused("no checkpoint of this name at the same place".to_owned()))?;
-    let map = looked.map()?.ok_or_else(|| {
+    let map = object_info.map()?.ok_or_else(|| {
         refused(
             "it is kept in a form that no other one can need; take one with --compress zstd, and name that"
                 .to_owned(),
@@ -57,16 +69,17 @@ pub(super) fn known(parent: &str, name: &str, look: Look<'_>) -> Result<Known, F
     }
     let older = needed(Some(&map), parent, look)?;
     let mut all = vec![(Parent { name: parent.to_owned(), id: map.id }, map.clone())];
-    for (parent, looked) in map.parents.iter().zip(older) {
+    for (parent, object_info) in map.parents.iter().zip(older) {
         // Looked at a moment ago.
-        all.extend(looked.map()?.map(|map| (parent.clone(), map)));
+        all.extend(object_info.map()?.map(|map| (parent.clone(), map)));
     }
-    Ok(Known::of(all))
+    Ok(ParentGranules::from_parents(all))
 }
 
 /// Whether these can go, or be replaced: no other one needs them. In the order in which none is left behind without those that it needs.
-pub(super) fn free(all: &[Listed], going: &[String]) -> Result<Vec<String>, Failure> {
-    let parents = |one: &Listed| one.record.as_ref().map(|record| record.parents.clone()).unwrap_or_default();
+pub(super) fn free(all: &[CheckpointEntry], going: &[String]) -> Result<Vec<String>, Failure> {
+    let parents =
+        |one: &CheckpointEntry| one.record.as_ref().map(|record| record.parents.clone()).unwrap_or_default();
     for name in going {
         let needing = all.iter().filter(|one| !going.contains(&one.name) && parents(one).contains(name));
         let needing: Vec<&str> = needing.map(|one| one.name.as_str()).collect();
@@ -87,7 +100,7 @@ pub(super) fn free(all: &[Listed], going: &[String]) -> Result<Vec<String>, Fail
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::object::{Looked, tests::object};
+    use crate::checkpoint::object::{ObjectInfo, tests::object};
     use crate::checkpoint::record::{Record, tests::of_podman};
     use std::collections::HashMap;
 
@@ -95,13 +108,14 @@ mod tests {
     struct There(HashMap<String, (Vec<u8>, Map)>);
 
     impl There {
-        fn look(&self, name: &str) -> Result<Option<Looked>, Failure> {
-            self.0.get(name).map(|(bytes, _)| Looked::in_memory(bytes.clone(), name)).transpose()
+        fn look(&self, name: &str) -> Result<Option<ObjectInfo>, Failure> {
+            self.0.get(name).map(|(bytes, _)| ObjectInfo::in_memory(bytes.clone(), name)).transpose()
         }
 
         /// Makes one, as a command does.
         fn make(&mut self, name: &str, parent: Option<&str>) -> Result<(), Failure> {
-            let known = parent.map(|parent| known(parent, name, &|name| self.look(name))).transpose()?;
+            let known =
+                parent.map(|parent| parent_granules(parent, name, &|name| self.look(name))).transpose()?;
             let made = object(name.as_bytes(), known.unwrap_or_default(), &of_podman());
             self.0.insert(name.to_owned(), made);
             Ok(())
@@ -144,9 +158,9 @@ mod tests {
     fn what_others_need_stays() {
         let one = |name: &str, parents: &[&str]| {
             let parents = parents.iter().map(|name| (*name).to_owned()).collect();
-            Listed { name: name.to_owned(), record: Ok(Record { parents, ..of_podman() }) }
+            CheckpointEntry { name: name.to_owned(), record: Ok(Record { parents, ..of_podman() }) }
         };
-        let unclear = Listed { name: "unclear".to_owned(), record: Err(Failure::input("x")) };
+        let unclear = CheckpointEntry { name: "unclear".to_owned(), record: Err(Failure::input("x")) };
         let all = [one("a", &[]), one("b", &["a"]), one("c", &["b", "a"]), one("d", &[]), unclear];
         let free = |names: &[&str]| {
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();

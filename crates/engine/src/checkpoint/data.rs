@@ -15,7 +15,7 @@ pub(super) const INEXACT: &str = "holes of the file are not kept exactly by the 
 
 /// What copying has come to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Copied {
+pub(crate) struct CopyOutcome {
     /// Bytes that were read and written.
     pub(crate) bytes: u64,
     /// Whether the copy has the source's blocks instead.
@@ -24,10 +24,10 @@ pub(crate) struct Copied {
 
 /// Copies what `from` holds to `to`, an empty file, by sharing blocks where the filesystem can. `exactly`: holes have a meaning, so a
 /// filesystem that does not show the same holes in the copy is an error.
-pub(crate) fn copy(from: impl AsFd, to: impl AsFd, exactly: bool) -> io::Result<Copied> {
+pub(crate) fn copy(from: impl AsFd, to: impl AsFd, exactly: bool) -> io::Result<CopyOutcome> {
     let (from, to) = (from.as_fd(), to.as_fd());
     match ioctl_ficlone(to, from) {
-        Ok(()) => return Ok(Copied { bytes: 0, shared: true }),
+        Ok(()) => return Ok(CopyOutcome { bytes: 0, shared: true }),
         Err(Errno::OPNOTSUPP | Errno::XDEV | Errno::INVAL | Errno::NOTTY | Errno::PERM) => {}
         Err(e) => return Err(e.into()),
     }
@@ -41,7 +41,7 @@ pub(crate) fn copy(from: impl AsFd, to: impl AsFd, exactly: bool) -> io::Result<
     if exactly && self::extents(to, size)? != extents {
         return Err(io::Error::other(INEXACT));
     }
-    Ok(Copied { bytes, shared: false })
+    Ok(CopyOutcome { bytes, shared: false })
 }
 
 /// Where a file has data: from, to, in order, none next to the other.

@@ -66,7 +66,7 @@ pub(crate) struct Amount {
 
 /// What an object looked like before it was copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Look {
+pub(super) struct ObjectState {
     pub(super) number: (u64, u64),
     pub(super) mode: u32,
     pub(super) links: u64,
@@ -77,13 +77,13 @@ pub(super) struct Look {
     pub(super) changed: (i64, i64),
 }
 
-impl Look {
+impl ObjectState {
     #[allow(
         clippy::useless_conversion,
         clippy::unnecessary_cast,
         reason = "types differ between architectures"
     )]
-    pub(super) fn of(stat: &Stat) -> Self {
+    pub(super) fn from_stat(stat: &Stat) -> Self {
         Self {
             number: (stat.st_dev as u64, stat.st_ino as u64),
             mode: stat.st_mode,
@@ -106,10 +106,10 @@ impl Look {
 pub(crate) struct Delta {
     from: OwnedFd,
     to: OwnedFd,
-    shown: PathBuf,
+    display: PathBuf,
     tells: bool,
     /// By path: what has been copied.
-    seen: HashMap<PathBuf, Look>,
+    seen: HashMap<PathBuf, ObjectState>,
     /// What was changed in this second or later may have changed after it was looked at; None: nothing was copied yet.
     since: Option<i64>,
 }
@@ -119,7 +119,7 @@ struct Pass<'a> {
     delta: &'a Delta,
     /// Nothing changes any more, so what cannot be read is an error.
     still: bool,
-    seen: HashMap<PathBuf, Look>,
+    seen: HashMap<PathBuf, ObjectState>,
     /// Objects with several names: the one under which each was copied.
     names: HashMap<(u64, u64), PathBuf>,
     dirs: Vec<PathBuf>,
@@ -153,8 +153,8 @@ pub(crate) fn names(dir: BorrowedFd<'_>) -> rustix::io::Result<Vec<OsString>> {
 
 /// From which second on changes of a layer show in the times of its objects, so that a pass over it may come before the one that counts. None: its
 /// filesystem does not tell of all changes.
-pub(super) fn tells_from(layer: &OwnedFd, shown: &Path, tells: bool) -> Result<Option<i64>, Failure> {
-    let kind = fstatfs(layer).map_err(|e| Failure::at(shown, e))?.f_type;
+pub(super) fn tells_from(layer: &OwnedFd, display: &Path, tells: bool) -> Result<Option<i64>, Failure> {
+    let kind = fstatfs(layer).map_err(|e| Failure::at(display, e))?.f_type;
     #[allow(clippy::cast_sign_loss, clippy::unnecessary_cast, reason = "signed on some architectures")]
     if !tells && !TELLING.contains(&(kind as u64)) {
         return Ok(None);
@@ -162,15 +162,15 @@ pub(super) fn tells_from(layer: &OwnedFd, shown: &Path, tells: bool) -> Result<O
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let since = i64::try_from(now.saturating_sub(SLACK).as_secs()).unwrap_or(0);
     // From here on every store to a mapped page shows: the kernel makes pages read-only when it writes them back.
-    syncfs(layer).map_err(|e| Failure::at(shown, e))?;
+    syncfs(layer).map_err(|e| Failure::at(display, e))?;
     Ok(Some(since))
 }
 
 /// Why a directory of a layer cannot be reached.
-pub(super) fn too_deep(shown: &Path) -> Failure {
+pub(super) fn too_deep(display: &Path) -> Failure {
     Failure::input(format!(
         "{}: directories lie in each other so deep that no path leads there; have the container remove them",
-        shown.display()
+        display.display()
     ))
 }
 
@@ -184,7 +184,7 @@ impl Delta {
         Ok(Self {
             from: open(from)?,
             to: open(to)?,
-            shown: from.to_owned(),
+            display: from.to_owned(),
             tells,
             seen: HashMap::new(),
             since: None,
@@ -192,8 +192,8 @@ impl Delta {
     }
 
     /// Copies all that is there while it is being changed. Nothing happens where the filesystem does not tell of all changes.
-    pub(crate) fn ahead(&mut self) -> Result<Amount, Failure> {
-        let Some(since) = tells_from(&self.from, &self.shown, self.tells)? else {
+    pub(crate) fn first_pass(&mut self) -> Result<Amount, Failure> {
+        let Some(since) = tells_from(&self.from, &self.display, self.tells)? else {
             return Ok(Amount::default());
         };
         let amount = self.pass(false)?;
@@ -202,18 +202,18 @@ impl Delta {
     }
 
     /// Makes the copy what the layer is now. Nothing may change it meanwhile.
-    pub(crate) fn still(&mut self) -> Result<Amount, Failure> {
+    pub(crate) fn final_pass(&mut self) -> Result<Amount, Failure> {
         self.pass(true)
     }
 
     /// Makes the copy durable, with all that is on its filesystem.
-    pub(crate) fn settle(&self) -> Result<(), Failure> {
-        syncfs(&self.to).map_err(|e| Failure::at(&self.shown, e))
+    pub(crate) fn sync(&self) -> Result<(), Failure> {
+        syncfs(&self.to).map_err(|e| Failure::at(&self.display, e))
     }
 
     /// Bytes that the copy takes.
     pub(crate) fn bytes(&self) -> Result<u64, Failure> {
-        let failed = |e: Errno| Failure::at(&self.shown, e);
+        let failed = |e: Errno| Failure::at(&self.display, e);
         let mut bytes = 0;
         for dir in
             self.seen.iter().filter(|(_, look)| look.kind() == FileType::Directory).map(|(path, _)| path)
@@ -254,44 +254,44 @@ impl Delta {
 
 impl Pass<'_> {
     /// Whether an object is as it was when it was copied.
-    fn unchanged(&self, path: &Path, look: &Look) -> bool {
+    fn unchanged(&self, path: &Path, look: &ObjectState) -> bool {
         self.delta.since.is_some_and(|since| look.changed.0 < since)
             && self.delta.seen.get(path) == Some(look)
     }
 
     /// What is gone, or has become something else, while the layer is being changed. The second pass sees to it.
     fn passing(&self, e: Errno) -> bool {
-        !self.still && Trouble::is_passing(e)
+        !self.still && CopyError::is_passing(e)
     }
 
     /// Copies what is in a directory, but for what is in directories in it. False: it is gone, or is as it was copied before.
     fn directory(&mut self, path: &Path) -> Result<bool, Failure> {
-        let shown = self.delta.shown.join(path);
+        let display = self.delta.display.join(path);
         let from = match directory(&self.delta.from, path) {
             Err(e) if self.passing(e) => return Ok(false),
             Err(Errno::NAMETOOLONG) => {
-                return Err(too_deep(&self.delta.shown));
+                return Err(too_deep(&self.delta.display));
             }
-            from => from.map_err(|e| Failure::at(&shown, e))?,
+            from => from.map_err(|e| Failure::at(&display, e))?,
         };
-        let to = directory(&self.delta.to, path).map_err(|e| Failure::at(&shown, e))?;
-        let look = Look::of(&rustix::fs::fstat(&from).map_err(|e| Failure::at(&shown, e))?);
+        let to = directory(&self.delta.to, path).map_err(|e| Failure::at(&display, e))?;
+        let look = ObjectState::from_stat(&rustix::fs::fstat(&from).map_err(|e| Failure::at(&display, e))?);
         let known = self.unchanged(path, &look);
-        let all = names(from.as_fd()).map_err(|e| Failure::at(&shown, e))?;
+        let all = names(from.as_fd()).map_err(|e| Failure::at(&display, e))?;
         // Of a layer that is shown the directory itself may be late to say that names have gone.
         if self.delta.since.is_some() && (!known || self.delta.tells) {
             let there: HashSet<&OsString> = all.iter().collect();
-            for name in names(to.as_fd()).map_err(|e| Failure::at(&shown, e))? {
+            for name in names(to.as_fd()).map_err(|e| Failure::at(&display, e))? {
                 if !there.contains(&name) {
-                    remove(to.as_fd(), &name).map_err(|e| Failure::at(&shown.join(&name), e))?;
+                    remove(to.as_fd(), &name).map_err(|e| Failure::at(&display.join(&name), e))?;
                 }
             }
         }
         let before = self.amount.copied;
         for name in &all {
             match self.entry(from.as_fd(), to.as_fd(), path, name) {
-                Err(Trouble::Gone) => {}
-                Err(Trouble::Io(e)) => return Err(Failure::at(&shown.join(name), e)),
+                Err(CopyError::Gone) => {}
+                Err(CopyError::Io(e)) => return Err(Failure::at(&display.join(name), e)),
                 Ok(()) => {}
             }
         }
@@ -305,10 +305,10 @@ impl Pass<'_> {
         to: BorrowedFd<'_>,
         dir: &Path,
         name: &OsStr,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), CopyError> {
         let path = dir.join(name);
         let stat = statat(from, name, AtFlags::SYMLINK_NOFOLLOW);
-        let look = Look::of(&stat.map_err(|e| self.trouble(e))?);
+        let look = ObjectState::from_stat(&stat.map_err(|e| self.trouble(e))?);
         self.amount.objects += 1;
         if look.kind() == FileType::Directory {
             match mkdirat(to, name, Mode::RWXU) {
@@ -344,8 +344,8 @@ impl Pass<'_> {
         Ok(())
     }
 
-    fn trouble(&self, e: Errno) -> Trouble {
-        if self.passing(e) { Trouble::Gone } else { Trouble::Io(e.into()) }
+    fn trouble(&self, e: Errno) -> CopyError {
+        if self.passing(e) { CopyError::Gone } else { CopyError::Io(e.into()) }
     }
 
     /// Copies an object that is no directory.
@@ -354,8 +354,8 @@ impl Pass<'_> {
         from: BorrowedFd<'_>,
         to: BorrowedFd<'_>,
         name: &OsStr,
-        look: &Look,
-    ) -> Result<(), Trouble> {
+        look: &ObjectState,
+    ) -> Result<(), CopyError> {
         match look.kind() {
             FileType::RegularFile => self.file(from, to, name, look)?,
             FileType::Symlink => {
@@ -372,12 +372,12 @@ impl Pass<'_> {
         from: BorrowedFd<'_>,
         to: BorrowedFd<'_>,
         name: &OsStr,
-        look: &Look,
-    ) -> Result<(), Trouble> {
-        let flags = crate::regular::FLAGS | OFlags::NOFOLLOW;
+        look: &ObjectState,
+    ) -> Result<(), CopyError> {
+        let flags = crate::regular_file::FLAGS | OFlags::NOFOLLOW;
         let source = openat(from, name, flags, Mode::empty()).map_err(|e| self.trouble(e))?;
-        if Look::of(&rustix::fs::fstat(&source)?).number != look.number {
-            return if self.still { Err(Trouble::Io(Errno::STALE.into())) } else { Err(Trouble::Gone) };
+        if ObjectState::from_stat(&rustix::fs::fstat(&source)?).number != look.number {
+            return if self.still { Err(CopyError::Io(Errno::STALE.into())) } else { Err(CopyError::Gone) };
         }
         // Before the data: a mark that is gone afterwards goes with more data than it needs.
         let partial =
@@ -396,9 +396,9 @@ impl Pass<'_> {
         from: BorrowedFd<'_>,
         to: BorrowedFd<'_>,
         name: &OsStr,
-        look: &Look,
+        look: &ObjectState,
         fresh: bool,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), CopyError> {
         let (uid, gid) = (Uid::from_raw(look.owner.0), Gid::from_raw(look.owner.1));
         chownat(to, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
         if look.kind() != FileType::Symlink {
@@ -431,40 +431,40 @@ impl Pass<'_> {
     /// What a directory looks like, once all is in it.
     fn finish(&self, path: &Path) -> Result<(), Failure> {
         let Some(look) = self.seen.get(path) else { return Ok(()) };
-        let shown = self.delta.shown.join(path);
+        let display = self.delta.display.join(path);
         let from = match directory(&self.delta.from, path) {
             Err(e) if self.passing(e) => return Ok(()),
-            from => from.map_err(|e| Failure::at(&shown, e))?,
+            from => from.map_err(|e| Failure::at(&display, e))?,
         };
-        let to = directory(&self.delta.to, path).map_err(|e| Failure::at(&shown, e))?;
+        let to = directory(&self.delta.to, path).map_err(|e| Failure::at(&display, e))?;
         match self.attributes(from.as_fd(), to.as_fd(), OsStr::new("."), look, false) {
-            Err(Trouble::Io(e)) => Err(Failure::at(&shown, e)),
-            Ok(()) | Err(Trouble::Gone) => Ok(()),
+            Err(CopyError::Io(e)) => Err(Failure::at(&display, e)),
+            Ok(()) | Err(CopyError::Gone) => Ok(()),
         }
     }
 }
 
 /// Why an object was not copied.
-pub(super) enum Trouble {
+pub(super) enum CopyError {
     /// It is not there any more.
     Gone,
     Io(io::Error),
 }
 
-impl Trouble {
+impl CopyError {
     /// Whether an object that is being changed looks like this for a moment.
     pub(super) fn is_passing(e: Errno) -> bool {
         matches!(e, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::STALE | Errno::NXIO | Errno::ISDIR)
     }
 }
 
-impl From<Errno> for Trouble {
+impl From<Errno> for CopyError {
     fn from(e: Errno) -> Self {
         Self::Io(e.into())
     }
 }
 
-impl From<io::Error> for Trouble {
+impl From<io::Error> for CopyError {
     fn from(e: io::Error) -> Self {
         Self::Io(e)
     }

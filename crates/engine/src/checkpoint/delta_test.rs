@@ -147,14 +147,14 @@ proptest! {
             if turn > 0 {
                 middle.iter().for_each(|op| apply(&from, op));
             }
-            delta.ahead().unwrap();
+            delta.first_pass().unwrap();
             long_ago(&mut delta);
             std::thread::sleep(Duration::from_millis(10));
         }
         after.iter().for_each(|op| apply(&from, op));
-        delta.still().unwrap();
+        delta.final_pass().unwrap();
         // Blocks that are not on disk yet are counted in different ways.
-        delta.settle().unwrap();
+        delta.sync().unwrap();
         prop_assert_eq!(listing(&to), listing(&from));
     }
 }
@@ -168,18 +168,18 @@ fn what_has_not_changed_is_not_copied_again() {
     fs::write(from.join("dir/large"), vec![1; 1 << 20]).unwrap();
     fs::write(from.join("dir/other"), vec![1; 1 << 20]).unwrap();
     let mut delta = Delta::new(&from, &to).unwrap();
-    let first = delta.ahead().unwrap();
+    let first = delta.first_pass().unwrap();
     if first.objects == 0 {
         println!("SKIPPED: the filesystem of /var/tmp does not tell of all changes");
         return;
     }
     assert_eq!((first.objects, first.copied), (3, 2));
     // What was changed a moment before may change again with the same times.
-    assert_eq!(delta.still().unwrap().copied, 2);
+    assert_eq!(delta.final_pass().unwrap().copied, 2);
     long_ago(&mut delta);
-    assert_eq!(delta.still().unwrap(), Amount { objects: 3, copied: 0, bytes: 0 });
+    assert_eq!(delta.final_pass().unwrap(), Amount { objects: 3, copied: 0, bytes: 0 });
     fs::write(from.join("dir/other"), "x").unwrap();
-    let again = delta.still().unwrap();
+    let again = delta.final_pass().unwrap();
     assert_eq!((again.copied, again.bytes <= 4096), (1, true));
     assert_eq!(listing(&to), listing(&from));
 }
@@ -196,7 +196,7 @@ fn no_link_leads_out() {
     symlink("../secret", from.join("link")).unwrap();
     symlink("../secret/file", from.join("file")).unwrap();
     let mut delta = Delta::new(&from, &to).unwrap();
-    delta.still().unwrap();
+    delta.final_pass().unwrap();
     assert!(to.join("link").is_symlink() && to.join("file").is_symlink());
     assert_eq!(directory(&delta.from, Path::new("link")).unwrap_err(), Errno::NOTDIR);
     assert_eq!(directory(&delta.from, Path::new("link/..")).unwrap_err(), Errno::LOOP);

@@ -27,14 +27,14 @@ struct Object {
 }
 
 /// A directory, and what is in it.
-type Listed = (Object, Vec<(OsString, Object)>);
+type DirListing = (Object, Vec<(OsString, Object)>);
 
 /// Where a tree is.
 trait Tree {
     /// The directory at a path below its root. No symbolic link on the way is followed.
-    fn list(&self, path: &Path) -> io::Result<Listed>;
+    fn list(&self, path: &Path) -> io::Result<DirListing>;
     /// What messages call it.
-    fn shown(&self, path: &Path) -> String;
+    fn display(&self, path: &Path) -> String;
 }
 
 /// The digest of a directory tree of this host.
@@ -42,21 +42,21 @@ pub(super) fn of_directory(tree: &Path) -> Result<String, Failure> {
     let failed =
         |e: rustix::io::Errno| Failure::system(tree.display().to_string()).because(io::Error::from(e));
     let top = rustix::fs::open(tree, DIRECTORY, Mode::empty()).map_err(failed)?;
-    of(&Here { top, shown: tree })
+    digest_tree(&HostTree { top, display: tree })
 }
 
 /// That of one on CephFS.
 pub(super) fn of_visit(tree: &Visit) -> Result<String, Failure> {
-    of(tree)
+    digest_tree(tree)
 }
 
 /// Of each object its path, kind, mode, owner, time of change of its data, size, and for links and devices what they are. A copy that keeps
 /// all that has the same one.
-fn of(tree: &dyn Tree) -> Result<String, Failure> {
+fn digest_tree(tree: &dyn Tree) -> Result<String, Failure> {
     let mut digest = Sha256::new();
     let mut dirs = vec![PathBuf::new()];
     while let Some(dir) = dirs.pop() {
-        let listed = tree.list(&dir).map_err(|e| Failure::system(tree.shown(&dir)).because(e))?;
+        let listed = tree.list(&dir).map_err(|e| Failure::system(tree.display(&dir)).because(e))?;
         let below = add(listed, &dir, &mut digest);
         dirs.extend(below.into_iter().rev().map(|name| dir.join(name)));
     }
@@ -64,7 +64,7 @@ fn of(tree: &dyn Tree) -> Result<String, Failure> {
 }
 
 /// Adds a directory's entries; the directories among them, in order.
-fn add((own, mut entries): Listed, path: &Path, digest: &mut Sha256) -> Vec<OsString> {
+fn add((own, mut entries): DirListing, path: &Path, digest: &mut Sha256) -> Vec<OsString> {
     // A text says how long it is, so that no two trees are written in one way.
     let mut text = |bytes: &[u8]| {
         digest.update((bytes.len() as u64).to_le_bytes());
@@ -100,13 +100,13 @@ fn add((own, mut entries): Listed, path: &Path, digest: &mut Sha256) -> Vec<OsSt
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 /// One of this host.
-struct Here<'a> {
+struct HostTree<'a> {
     top: OwnedFd,
-    shown: &'a Path,
+    display: &'a Path,
 }
 
-impl Tree for Here<'_> {
-    fn list(&self, path: &Path) -> io::Result<Listed> {
+impl Tree for HostTree<'_> {
+    fn list(&self, path: &Path) -> io::Result<DirListing> {
         let opened = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         let dir = retry_on_intr(|| openat2(&self.top, opened, DIRECTORY, Mode::empty(), resolve))?;
@@ -127,8 +127,8 @@ impl Tree for Here<'_> {
         Ok((object(&fstat(&dir)?), entries))
     }
 
-    fn shown(&self, path: &Path) -> String {
-        self.shown.join(path).display().to_string()
+    fn display(&self, path: &Path) -> String {
+        self.display.join(path).display().to_string()
     }
 }
 
@@ -147,7 +147,7 @@ fn object(stat: &rustix::fs::Stat) -> Object {
 }
 
 impl Tree for Visit {
-    fn list(&self, path: &Path) -> io::Result<Listed> {
+    fn list(&self, path: &Path) -> io::Result<DirListing> {
         let object = |attr: vellum_vfs::Attr, target| Object {
             mode: attr.mode,
             uid: attr.uid,
@@ -162,7 +162,7 @@ impl Tree for Visit {
         Ok((object(own, Vec::new()), entries))
     }
 
-    fn shown(&self, path: &Path) -> String {
+    fn display(&self, path: &Path) -> String {
         format!("{}/{}", self.layer(), path.display())
     }
 }

@@ -50,8 +50,8 @@ enum Group {
 
 impl Freezer {
     /// That of a runtime's container, where `state` is what the runtime knows. None: it says none.
-    pub(crate) fn of(state: &Path, id: &str) -> Option<Self> {
-        let file = crate::regular::open(&state.join(id).join(STATE)).ok()?;
+    pub(crate) fn from_runtime_state(state: &Path, id: &str) -> Option<Self> {
+        let file = crate::regular_file::open(&state.join(id).join(STATE)).ok()?;
         let mut text = Vec::new();
         file.take(STATE_MAX).read_to_end(&mut text).ok()?;
         let state: State = serde_json::from_slice(&text).ok()?;
@@ -256,7 +256,7 @@ mod tests {
             scene.dir.display()
         );
         fs::write(state.path().join("one/state.json"), text).unwrap();
-        let freezer = Freezer::of(state.path(), "one").unwrap();
+        let freezer = Freezer::from_runtime_state(state.path(), "one").unwrap();
         freezer.stop().unwrap();
         assert!(freezer.group.is_still().unwrap());
         let before = scene.time();
@@ -286,7 +286,7 @@ mod tests {
         freezer.release();
         freezer.go_on().unwrap();
         goes_on(before);
-        assert_eq!(Freezer::of(state.path(), "two"), None);
+        assert_eq!(Freezer::from_runtime_state(state.path(), "two"), None);
     }
 
     #[test]

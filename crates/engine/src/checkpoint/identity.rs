@@ -2,7 +2,7 @@
 
 use super::fingerprint::{of_directory, of_visit};
 use crate::container::Image;
-use crate::image::{Found, LayerStore, Source};
+use crate::image::{LayerStore, ResolvedImage, Source};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use vellum_service::layers::ceph::CephLayer;
@@ -45,14 +45,14 @@ pub enum Lowers {
 }
 
 /// What says whether layers are the same.
-enum Known<'a> {
+enum LayerIdentity<'a> {
     Fingerprint(&'a str),
     Digests(&'a [String]),
 }
 
 impl Lowers {
     /// Those of a container that runs on `lowers`, as far as they are directories of this host.
-    pub(crate) fn of(image: &Image, lowers: &[PathBuf]) -> Result<Self, Failure> {
+    pub(crate) fn from_image(image: &Image, lowers: &[PathBuf]) -> Result<Self, Failure> {
         let digests = || {
             let name = |lower: &PathBuf| {
                 let name = lower.file_name().map(|name| name.to_string_lossy().into_owned());
@@ -77,7 +77,7 @@ impl Lowers {
 
     /// The image, for people.
     #[must_use]
-    pub fn shown(&self) -> String {
+    pub fn display(&self) -> String {
         match self {
             Self::Tree { dir, .. } => dir.display().to_string(),
             Self::Layout { dir, tag: None, .. } => format!("oci:{}", dir.display()),
@@ -102,13 +102,13 @@ impl Lowers {
         }
     }
 
-    const fn known(&self) -> Known<'_> {
+    const fn known(&self) -> LayerIdentity<'_> {
         match self {
             Self::Tree { fingerprint, .. } | Self::FarTree { fingerprint, .. } => {
-                Known::Fingerprint(fingerprint.as_str())
+                LayerIdentity::Fingerprint(fingerprint.as_str())
             }
             Self::Layout { digests, .. } | Self::FarLayout { digests, .. } => {
-                Known::Digests(digests.as_slice())
+                LayerIdentity::Digests(digests.as_slice())
             }
         }
     }
@@ -123,19 +123,21 @@ impl Lowers {
     ) -> Result<Option<Vec<LayerSource>>, Failure> {
         let here = |dirs: Vec<PathBuf>| dirs.into_iter().map(LayerSource::from).collect();
         match self.known() {
-            Known::Fingerprint(wanted) => same_tree(image, wanted).map(|tree| Some(vec![tree])),
-            Known::Digests(digests) => {
+            LayerIdentity::Fingerprint(wanted) => same_tree(image, wanted).map(|tree| Some(vec![tree])),
+            LayerIdentity::Digests(digests) => {
                 if let Some(there) = store.present(digests) {
                     return Ok(Some(here(there)));
                 }
-                match Found::of(image)? {
-                    Found::Tree(tree) => {
+                match ResolvedImage::resolve(image)? {
+                    ResolvedImage::Tree(tree) => {
                         Err(other(format!("image {tree}: a directory tree, and it was an image layout")))
                     }
-                    Found::Layout(layout, _) if layout.contents() != *digests => {
+                    ResolvedImage::Layout(layout, _) if layout.contents() != *digests => {
                         Err(other(format!("image {image}: it has other layers than at the checkpoint")))
                     }
-                    Found::Layout(layout, files) => Ok(layout.unpacked(&*files, store, stop)?.map(here)),
+                    ResolvedImage::Layout(layout, files) => {
+                        Ok(layout.unpacked(&*files, store, stop)?.map(here))
+                    }
                 }
             }
         }
@@ -178,7 +180,7 @@ mod tests {
         fs::create_dir_all(tree.join("a/b")).unwrap();
         fs::write(tree.join("a/file"), "words").unwrap();
         symlink("file", tree.join("a/link")).unwrap();
-        let known = Lowers::of(&Image::Tree(tree.clone()), &[]).unwrap();
+        let known = Lowers::from_image(&Image::Tree(tree.clone()), &[]).unwrap();
         let same = |known: &Lowers| known.layers(&known.source(), &store, &|| false);
         assert_eq!(same(&known), Ok(Some(vec![tree.clone().into()])));
         // A copy that keeps everything.
@@ -196,7 +198,7 @@ mod tests {
             &|| fs::write(tree.join("a/b/new"), "").unwrap(),
         ];
         for change in changes {
-            let known = Lowers::of(&Image::Tree(tree.clone()), &[]).unwrap();
+            let known = Lowers::from_image(&Image::Tree(tree.clone()), &[]).unwrap();
             change();
             let failure = same(&known).unwrap_err();
             assert!(failure.exit_status() == 2 && failure.to_string().contains("has changed"), "{failure}");

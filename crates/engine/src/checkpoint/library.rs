@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 use vellum_service::Failure;
-use vellum_sys::{Borrowed, BorrowedThread};
+use vellum_sys::{BorrowedThread, RemoteFunction};
 
 /// The subcommand of `vellum` that has the library go away.
 pub const LEAVES: &str = "internal-leave";
@@ -55,7 +55,7 @@ pub(crate) struct Library {
 
 impl Library {
     /// That which `vellum run` shows to the container of a process.
-    pub(super) fn of(init: u32) -> Result<Self, &'static str> {
+    pub(super) fn of_process(init: u32) -> Result<Self, &'static str> {
         Self::at(init, &Path::new(VELLUM_DIR).join(LIBRARY))
     }
 
@@ -116,23 +116,23 @@ impl Library {
     }
 
     /// Where a process has it, if it has.
-    fn within(&self, process: u32) -> Option<Borrowed> {
+    fn within(&self, process: u32) -> Option<RemoteFunction> {
         self.placed(&fs::read(format!("/proc/{process}/maps")).ok()?)
     }
 
     /// As [`Self::within`], by a table of mappings.
     ///
     /// A program that only reads a file of this name does not call what somebody else has written there, or what lies beside it in memory.
-    fn placed(&self, maps: &[u8]) -> Option<Borrowed> {
+    fn placed(&self, maps: &[u8]) -> Option<RemoteFunction> {
         let text = String::from_utf8_lossy(maps);
         let base = base(&text, self.number)?;
         let at = |place: u64| base.checked_add(place);
         let (function, stack_end) = (at(self.function)?, at(self.stack_end)?);
-        let mut all = text.lines().filter_map(Mapping::of);
+        let mut all = text.lines().filter_map(Mapping::parse);
         let runs = |one: &Mapping<'_>| one.holds(function) && one.has('x') && one.number == self.number;
         let is_stack = |one: &Mapping<'_>| one.holds(stack_end.wrapping_sub(1)) && one.has('w');
         (all.clone().any(|one| runs(&one)) && all.any(|one| is_stack(&one)))
-            .then_some(Borrowed { function, stack_end })
+            .then_some(RemoteFunction { function, stack_end })
     }
 }
 
@@ -145,7 +145,7 @@ fn seen_by(process: u32, place: &Path) -> rustix::io::Result<File> {
     )?;
     let path = place.strip_prefix("/").unwrap_or(place);
     let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    crate::regular::checked(openat2(&root, path, crate::regular::FLAGS, Mode::empty(), how)?)
+    crate::regular_file::checked(openat2(&root, path, crate::regular_file::FLAGS, Mode::empty(), how)?)
         .map_err(|_| Errno::INVAL)
 }
 
@@ -170,7 +170,7 @@ struct Mapping<'a> {
 }
 
 impl<'a> Mapping<'a> {
-    fn of(line: &'a str) -> Option<Self> {
+    fn parse(line: &'a str) -> Option<Self> {
         let mut words = line.split_ascii_whitespace();
         let (begin, end) = words.next()?.split_once('-')?;
         let (rights, offset, _, number) = (words.next()?, words.next()?, words.next()?, words.next()?);
@@ -190,7 +190,7 @@ impl<'a> Mapping<'a> {
 
 /// Where in a table of mappings the library with this number begins.
 fn base(maps: &str, number: u64) -> Option<u64> {
-    let library = maps.lines().filter(|line| line.contains(LIBRARY)).filter_map(Mapping::of);
+    let library = maps.lines().filter(|line| line.contains(LIBRARY)).filter_map(Mapping::parse);
     library.into_iter().find(|one| one.number == number && one.is_first).map(|one| one.begin)
 }
 
@@ -254,7 +254,7 @@ pub fn leave(group: &Path, init: u32, place: &Path) -> Result<(), Failure> {
 fn leave_one(group: &Path, process: u32, library: &Library) -> Result<(), Failure> {
     let begin = Instant::now();
     loop {
-        let said = BorrowedThread::of(process).and_then(|mut held| {
+        let said = BorrowedThread::stop_process(process).and_then(|mut held| {
             let is_of_group = processes(group).contains(&process);
             match library.within(process).filter(|_| is_of_group) {
                 Some(place) => held.call(place, SECONDS),
@@ -318,7 +318,7 @@ mod tests {
             )
         };
         let placed = |maps: String| library().placed(maps.as_bytes());
-        let right = Borrowed { function: 0x7f_1000_1010, stack_end: 0x7f_1000_3000 };
+        let right = RemoteFunction { function: 0x7f_1000_1010, stack_end: 0x7f_1000_3000 };
         assert_eq!(placed(maps("r-xp", 99, "rw-p")), Some(right));
         // It is read only; code of another file lies behind it; its stack is not to be written to; it ends before.
         for maps in [maps("r--p", 99, "rw-p"), maps("r-xp", 98, "rw-p"), maps("r-xp", 99, "r--p")] {
@@ -343,7 +343,7 @@ mod tests {
             thread::sleep(AGAIN);
         }
         let maps = maps();
-        let all = || maps.lines().filter(|line| line.contains(LIBRARY)).filter_map(Mapping::of);
+        let all = || maps.lines().filter(|line| line.contains(LIBRARY)).filter_map(Mapping::parse);
         let (code, data) = (all().find(|one| one.has('x')).unwrap(), all().find(|one| one.has('w')).unwrap());
         let base = all().next().unwrap().begin;
         let (function, stack_end) = (code.begin - base, data.end - base);
@@ -353,7 +353,7 @@ mod tests {
         assert!(child.try_wait().unwrap().is_none());
         // One that is, is: its own program, which is no such function.
         fs::write(&listed, child.id().to_string()).unwrap();
-        match BorrowedThread::of(child.id()) {
+        match BorrowedThread::stop_process(child.id()) {
             Err(Errno::PERM) => println!("SKIPPED: no other process may be traced here"),
             _ => assert!(leave_one(dir.path(), child.id(), &library).is_err()),
         }

@@ -4,9 +4,9 @@
 //! writes them when they go on. What it has written is the directory `parent` among its images: by that name it looks for it, when it
 //! dumps and when it restores.
 
-use super::ahead::{MemoryAhead, kernel_tells};
 use super::criu::{self, Criu};
-use super::pause::{Guarded, said};
+use super::pause::{PausableContainer, last_line};
+use super::precopy::{Precopy, kernel_tells};
 use super::subject::Subject;
 use crate::members::processes;
 use std::fs::{self, File};
@@ -40,9 +40,9 @@ fn bytes_of(status: &str) -> u64 {
 }
 
 /// Refuses a container whose memory is not read ahead, if that is asked for.
-pub(super) fn fits(how: MemoryAhead, subject: &dyn Subject) -> Result<(), Failure> {
+pub(super) fn fits(how: Precopy, subject: &dyn Subject) -> Result<(), Failure> {
     match subject.can_be_read_ahead() {
-        Err(why) if how == MemoryAhead::Always => Err(Failure::input(format!(
+        Err(why) if how == Precopy::Always => Err(Failure::input(format!(
             "container {}: {why}, so its memory is read at once; leave out --memory-ahead always",
             subject.name()
         ))),
@@ -51,16 +51,16 @@ pub(super) fn fits(how: MemoryAhead, subject: &dyn Subject) -> Result<(), Failur
 }
 
 /// What it takes for a first pass.
-pub(super) struct Ahead<'a> {
-    pub(super) how: MemoryAhead,
+pub(super) struct FirstPass<'a> {
+    pub(super) how: Precopy,
     pub(super) criu: &'a Criu,
-    pub(super) guarded: &'a Guarded,
+    pub(super) guarded: &'a PausableContainer,
     /// Where CRIU writes images, and where its log.
     pub(super) images: &'a Path,
     pub(super) work: &'a Path,
 }
 
-impl Ahead<'_> {
+impl FirstPass<'_> {
     /// Whether it is to be made.
     pub(super) fn is_wanted(&self) -> bool {
         let bytes = self.guarded.freezer().map_or(0, |freezer| bytes(freezer.group()));
@@ -75,9 +75,9 @@ impl Ahead<'_> {
         let log = self.work.join(LOG);
         let why = match self.pass(&images)? {
             None => return Ok(Some(stood_still(&self.work.join(STATS)).unwrap_or_default())),
-            Some(stderr) => criu::explain(&log).unwrap_or_else(|| said(&stderr)),
+            Some(stderr) => criu::explain(&log).unwrap_or_else(|| last_line(&stderr)),
         };
-        if self.how == MemoryAhead::Always {
+        if self.how == Precopy::Always {
             let why = Failure::system(format!("its memory cannot be read while it runs: {why}"));
             return Err(why.remedy(format!("{} says more", log.display())));
         }

@@ -7,7 +7,7 @@
 use super::freezer::Freezer;
 use super::library;
 use crate::container::Runtime;
-use crate::own::Owned;
+use crate::locked_dir::LockedDir;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, PipeWriter, Read, Write};
@@ -26,7 +26,7 @@ const ENDS: &[u8; 4] = b"ends";
 
 /// A container that can be stopped, and whose guard is there. If it stands still when this is dropped, it goes on.
 #[derive(Debug)]
-pub(crate) struct Guarded {
+pub(crate) struct PausableContainer {
     runtime: Runtime,
     state: PathBuf,
     id: String,
@@ -38,7 +38,7 @@ pub(crate) struct Guarded {
     still: bool,
 }
 
-impl Guarded {
+impl PausableContainer {
     /// Starts the guard. `lock` is held until it ends; `unfinished` is removed when the command is killed.
     pub(crate) fn start(
         vellum: &Path,
@@ -59,7 +59,7 @@ impl Guarded {
             runtime: runtime.clone(),
             state: state.to_owned(),
             id: id.to_owned(),
-            freezer: Freezer::of(state, id),
+            freezer: Freezer::from_runtime_state(state, id),
             pipe,
             guard,
             still: false,
@@ -94,7 +94,7 @@ impl Guarded {
         if output.status.success() {
             return Ok(());
         }
-        Err(Failure::system(format!("{program} {what}: {}", said(&output.stderr))))
+        Err(Failure::system(format!("{program} {what}: {}", last_line(&output.stderr))))
     }
 
     /// Stops all processes of the container.
@@ -138,7 +138,7 @@ impl Guarded {
         if output.status.success() {
             return Ok(());
         }
-        let said = said(&output.stderr);
+        let said = last_line(&output.stderr);
         Err(Failure::system(said.strip_prefix("vellum: ").unwrap_or(&said)))
     }
 
@@ -185,7 +185,7 @@ impl Guarded {
     }
 }
 
-impl Drop for Guarded {
+impl Drop for PausableContainer {
     fn drop(&mut self) {
         if self.still
             && let Err(why) = self.go_on()
@@ -197,7 +197,7 @@ impl Drop for Guarded {
 }
 
 /// What a runtime says on standard error, in short.
-pub(crate) fn said(stderr: &[u8]) -> String {
+pub(crate) fn last_line(stderr: &[u8]) -> String {
     let text = String::from_utf8_lossy(stderr);
     let line = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it failed");
     // As its log has it: time="…" level=error msg="…".
@@ -214,13 +214,13 @@ pub fn guard(runtime: &Path, state: &Path, id: &OsStr, unfinished: &Path) {
         }
         ends |= word == *ENDS;
     }
-    if ends && let Some(freezer) = Freezer::of(state, id.to_str().unwrap_or_default()) {
+    if ends && let Some(freezer) = Freezer::from_runtime_state(state, id.to_str().unwrap_or_default()) {
         freezer.release();
     }
     let mut command = Command::new(runtime);
     command.arg("--root").arg(state).arg("resume").arg(id);
     let _ = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
-    if let Ok(Some(dead)) = Owned::existing(unfinished) {
+    if let Ok(Some(dead)) = LockedDir::existing(unfinished) {
         let _ = remove_tree(dead.path());
     }
 }
@@ -232,8 +232,8 @@ mod tests {
     #[test]
     fn a_runtime_is_quoted_in_short() {
         let line = b"time=\"2026\" level=error msg=\"container not running\"\n\n";
-        assert_eq!(said(line), "container not running");
-        assert_eq!(said(b""), "it failed");
-        assert_eq!(said(b"a\nb\n"), "b");
+        assert_eq!(last_line(line), "container not running");
+        assert_eq!(last_line(b""), "it failed");
+        assert_eq!(last_line(b"a\nb\n"), "b");
     }
 }

@@ -3,7 +3,7 @@
 use super::identity::Lowers;
 use crate::container::Settings;
 use crate::containerd;
-use crate::podman::Described;
+use crate::podman::RestoreSpec;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -21,7 +21,7 @@ pub(crate) const RECORD_MAX: u64 = 16 << 20;
 
 /// All that is known of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Written", into = "Written")]
+#[serde(try_from = "RecordForm", into = "RecordForm")]
 pub struct Record {
     /// The version of Vellum that has taken it.
     pub vellum: String,
@@ -48,12 +48,12 @@ pub struct Record {
     /// The checkpoints at the same place that it needs, the nearest first.
     pub parents: Vec<String>,
     /// Whose it is, and what it takes for it to go on.
-    pub of: Of,
+    pub of: ContainerEngine,
 }
 
 /// Whose container it is, and what it takes for it to go on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Of {
+pub enum ContainerEngine {
     /// One of `vellum run`.
     Run {
         /// The layers below.
@@ -62,15 +62,15 @@ pub enum Of {
         settings: Box<Settings>,
     },
     /// One of podman.
-    Podman(Described),
+    Podman(RestoreSpec),
     /// One of containerd.
-    Containerd(Box<containerd::Described>),
+    Containerd(Box<containerd::RestoreSpec>),
 }
 
 /// A record as it is written.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct RecordForm {
     format: u32,
     vellum: String,
     criu: String,
@@ -92,17 +92,17 @@ struct Written {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     settings: Option<Settings>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    podman: Option<Described>,
+    podman: Option<RestoreSpec>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    containerd: Option<containerd::Described>,
+    containerd: Option<containerd::RestoreSpec>,
 }
 
-impl From<Record> for Written {
+impl From<Record> for RecordForm {
     fn from(record: Record) -> Self {
         let (format, lowers, settings, podman, containerd) = match record.of {
-            Of::Run { lowers, settings } => (1, Some(lowers), Some(*settings), None, None),
-            Of::Podman(described) => (2, None, None, Some(described), None),
-            Of::Containerd(described) => (3, None, None, None, Some(*described)),
+            ContainerEngine::Run { lowers, settings } => (1, Some(lowers), Some(*settings), None, None),
+            ContainerEngine::Podman(described) => (2, None, None, Some(described), None),
+            ContainerEngine::Containerd(described) => (3, None, None, None, Some(*described)),
         };
         let is_far = lowers.as_ref().is_some_and(Lowers::are_far);
         let format = match record.stored_bytes {
@@ -133,14 +133,16 @@ impl From<Record> for Written {
     }
 }
 
-impl TryFrom<Written> for Record {
+impl TryFrom<RecordForm> for Record {
     type Error = &'static str;
 
-    fn try_from(written: Written) -> Result<Self, Self::Error> {
+    fn try_from(written: RecordForm) -> Result<Self, Self::Error> {
         let of = match (written.lowers, written.settings, written.podman, written.containerd) {
-            (Some(lowers), Some(settings), None, None) => Of::Run { lowers, settings: Box::new(settings) },
-            (None, None, Some(described), None) => Of::Podman(described),
-            (None, None, None, Some(described)) => Of::Containerd(Box::new(described)),
+            (Some(lowers), Some(settings), None, None) => {
+                ContainerEngine::Run { lowers, settings: Box::new(settings) }
+            }
+            (None, None, Some(described), None) => ContainerEngine::Podman(described),
+            (None, None, None, Some(described)) => ContainerEngine::Containerd(Box::new(described)),
             _ => return Err("either lowers and settings, or podman, or containerd"),
         };
         Ok(Self {
@@ -163,7 +165,7 @@ impl TryFrom<Written> for Record {
 
 /// A checkpoint in a list.
 #[derive(Clone, Debug)]
-pub struct Listed {
+pub struct CheckpointEntry {
     /// Its name.
     pub name: String,
     /// What it says of itself, or why that cannot be read.
@@ -181,9 +183,9 @@ impl Record {
     #[must_use]
     pub fn image(&self) -> String {
         match &self.of {
-            Of::Run { lowers, .. } => lowers.shown(),
-            Of::Podman(described) => format!("podman:{}", described.image_name),
-            Of::Containerd(described) => described.image(),
+            ContainerEngine::Run { lowers, .. } => lowers.display(),
+            ContainerEngine::Podman(described) => format!("podman:{}", described.image_name),
+            ContainerEngine::Containerd(described) => described.image(),
         }
     }
 
@@ -191,9 +193,9 @@ impl Record {
     #[must_use]
     pub fn command(&self) -> String {
         match &self.of {
-            Of::Run { settings, .. } => settings.command(),
-            Of::Podman(described) => described.command.join(" "),
-            Of::Containerd(described) => described.command(),
+            ContainerEngine::Run { settings, .. } => settings.command(),
+            ContainerEngine::Podman(described) => described.command.join(" "),
+            ContainerEngine::Containerd(described) => described.command(),
         }
     }
 
@@ -203,12 +205,12 @@ impl Record {
         let shown = path.display();
         let failed = |e: std::io::Error| Failure::input(format!("{shown}")).because(e);
         let mut text = Vec::new();
-        let file = crate::regular::open(&path).map_err(failed)?;
+        let file = crate::regular_file::open(&path).map_err(failed)?;
         file.take(RECORD_MAX).read_to_end(&mut text).map_err(failed)?;
         Self::parse(&text, &shown.to_string())
     }
 
-    /// Reads one from its text; `shown` is where that was.
+    /// Reads one from its text; `display` is where that was.
     pub(crate) fn parse(text: &[u8], shown: &str) -> Result<Self, Failure> {
         let unclear =
             |e: serde_json::Error| Failure::input(format!("{shown}: no record of a checkpoint")).because(e);
@@ -253,7 +255,7 @@ pub(super) mod tests {
             left_running: true,
             stored_bytes: None,
             parents: Vec::new(),
-            of: Of::Podman(Described {
+            of: ContainerEngine::Podman(RestoreSpec {
                 id: "0123".into(),
                 podman: "5.4.2".into(),
                 image: "4567".into(),
@@ -322,7 +324,10 @@ pub(super) mod tests {
         let text = text.replace("PLAN", PLAN).replace("USER", USER);
         let record = Record::parse(text.as_bytes(), "x").unwrap();
         let again = serde_json::to_string(&record).unwrap();
-        assert!(again.starts_with("{\"format\":1,") && matches!(record.of, Of::Run { .. }), "{again}");
+        assert!(
+            again.starts_with("{\"format\":1,") && matches!(record.of, ContainerEngine::Run { .. }),
+            "{again}"
+        );
         assert_eq!((record.image().as_str(), record.command().as_str()), ("/image", "sh -c x"));
     }
 

@@ -10,10 +10,13 @@
 //! and reads no byte behind its end: what follows on standard input is the container's.
 
 use super::delta::Upper;
-use super::making::Kept;
-use super::manner::Manner;
-use super::object::{Ends, Gathering, How, InFile, KeptObject, Known, Looked, Made, Out, Refusal};
+use super::object::{
+    ByteSink, Destination, FileSource, ObjectCheckpointWriter, ObjectInfo, ObjectReader, ObjectWriter,
+    ParentGranules, Refusal, WriteOptions,
+};
+use super::options::CheckpointOptions;
 use super::record::Record;
+use super::writer::CheckpointReader;
 use crc_fast::{CrcAlgorithm, Digest};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::fs::File;
@@ -68,19 +71,19 @@ impl<W: Write> ToStream<W> {
     }
 }
 
-impl<W: Write + Send + 'static> Out for ToStream<W> {
+impl<W: Write + Send + 'static> ByteSink for ToStream<W> {
     fn write(&mut self, bytes: &[u8], _: bool) -> io::Result<()> {
         bytes.chunks(PART).try_for_each(|part| self.part(part))
     }
 
-    fn settle(&mut self) -> io::Result<()> {
+    fn sync(&mut self) -> io::Result<()> {
         self.to.flush()
     }
 }
 
 /// Why no more is read.
 #[derive(Debug, PartialEq, Eq)]
-enum Bad {
+enum StreamError {
     /// It never was one.
     NoStream,
     /// It has no end.
@@ -91,40 +94,40 @@ enum Bad {
     Write(io::ErrorKind, String),
 }
 
-fn fill(from: &mut impl Read, into: &mut [u8]) -> Result<(), Bad> {
+fn fill(from: &mut impl Read, into: &mut [u8]) -> Result<(), StreamError> {
     from.read_exact(into).map_err(|e| match e.kind() {
-        io::ErrorKind::UnexpectedEof => Bad::Cut,
-        kind => Bad::Read(kind, e.to_string()),
+        io::ErrorKind::UnexpectedEof => StreamError::Cut,
+        kind => StreamError::Read(kind, e.to_string()),
     })
 }
 
-fn number(from: &mut impl Read) -> Result<u32, Bad> {
+fn number(from: &mut impl Read) -> Result<u32, StreamError> {
     let mut bytes = [0; 4];
     fill(from, &mut bytes).map(|()| u32::from_le_bytes(bytes))
 }
 
 /// Moves a stream's object to where it is to be. Nothing behind the stream's end is read.
-fn receive(from: &mut impl Read, to: &mut impl Write) -> Result<u64, Bad> {
+fn receive(from: &mut impl Read, to: &mut impl Write) -> Result<u64, StreamError> {
     let mut magic = [0; MAGIC.len()];
     match fill(from, &mut magic) {
         Ok(()) if magic == *MAGIC => {}
-        Ok(()) | Err(Bad::Cut) => return Err(Bad::NoStream),
+        Ok(()) | Err(StreamError::Cut) => return Err(StreamError::NoStream),
         Err(bad) => return Err(bad),
     }
     let (mut at, mut buffer) = (0, vec![0; PART]);
     loop {
         let (len, expected) = (number(from)? as usize, number(from)?);
-        let part = buffer.get_mut(..len).ok_or(Bad::Damaged)?;
+        let part = buffer.get_mut(..len).ok_or(StreamError::Damaged)?;
         fill(from, part)?;
         if sum(at, part) != expected {
-            return Err(Bad::Damaged);
+            return Err(StreamError::Damaged);
         }
         if part.is_empty() {
             let mut size = [0; 8];
             fill(from, &mut size)?;
-            return if u64::from_le_bytes(size) == at { Ok(at) } else { Err(Bad::Damaged) };
+            return if u64::from_le_bytes(size) == at { Ok(at) } else { Err(StreamError::Damaged) };
         }
-        to.write_all(part).map_err(|e| Bad::Write(e.kind(), e.to_string()))?;
+        to.write_all(part).map_err(|e| StreamError::Write(e.kind(), e.to_string()))?;
         at += len as u64;
     }
 }
@@ -167,9 +170,9 @@ impl Write for Standard {
 }
 
 /// A stream to standard output, as what a checkpoint is made of.
-pub(super) struct Through;
+pub(super) struct StreamSink;
 
-impl Ends for Through {
+impl Destination for StreamSink {
     type To = ToStream<Standard>;
 
     fn end(self, whole: Self::To) -> Result<PathBuf, Failure> {
@@ -177,7 +180,7 @@ impl Ends for Through {
         Ok(SHOWN.into())
     }
 
-    fn given_up(self) {}
+    fn abandon(self) {}
 }
 
 /// Why the stream is not taken.
@@ -189,7 +192,11 @@ fn refused(refusal: &Refusal) -> Failure {
 }
 
 /// Begins one of the upper layer in a directory; what is needed for a moment is made beside.
-pub(super) fn making(upper: Upper<'_>, beside: &Path, manner: &Manner) -> Result<Made<Through>, Failure> {
+pub(super) fn making(
+    upper: Upper<'_>,
+    scratch: &Path,
+    manner: &CheckpointOptions,
+) -> Result<ObjectCheckpointWriter<StreamSink>, Failure> {
     let failed = |e: io::Error| refused(&Refusal::new(e));
     let to = io::stdout();
     if rustix::termios::isatty(&to) {
@@ -199,32 +206,32 @@ pub(super) fn making(upper: Upper<'_>, beside: &Path, manner: &Manner) -> Result
     }
     let to = Standard(to.as_fd().try_clone_to_owned().map_err(failed)?.into());
     let out = ToStream::begin(to).map_err(failed)?;
-    let how = How { compress: manner.compress, known: Known::default() };
-    let gathering = Gathering::begin(out, how, (upper, beside), Path::new(SHOWN), Box::new(refused))?;
-    Ok(Made::new(gathering, beside, Through))
+    let how = WriteOptions { compress: manner.compress, known: ParentGranules::default() };
+    let object_writer = ObjectWriter::begin(out, how, (upper, scratch), Path::new(SHOWN), Box::new(refused))?;
+    Ok(ObjectCheckpointWriter::new(object_writer, scratch, StreamSink))
 }
 
-/// Takes one from standard input, to be restored. `beside`: where it is meanwhile, in a file without a name.
-pub(crate) fn received(beside: &Path) -> Result<(Box<dyn Kept>, Record), Failure> {
-    let failed = |e: io::Error| Failure::at(beside, e);
+/// Takes one from standard input, to be restored. `scratch`: where it is meanwhile, in a file without a name.
+pub(crate) fn received(scratch: &Path) -> Result<(Box<dyn CheckpointReader>, Record), Failure> {
+    let failed = |e: io::Error| Failure::at(scratch, e);
     let input = |why: &str| Failure::input(format!("standard input: {why}"));
     let from = io::stdin();
     if rustix::termios::isatty(&from) {
         return Err(input("a terminal; give what vellum checkpoint --stream writes"));
     }
     let mut from = Standard(from.as_fd().try_clone_to_owned().map_err(|e| input(&e.to_string()))?.into());
-    let mut file = tempfile::tempfile_in(beside).map_err(failed)?;
+    let mut file = tempfile::tempfile_in(scratch).map_err(failed)?;
     receive(&mut from, &mut file).map_err(|bad| match bad {
-        Bad::NoStream => input("no stream of vellum checkpoint --stream that this version reads"),
-        Bad::Cut => input("the stream is cut off; nothing was restored"),
-        Bad::Damaged => input("the stream is not what was written; nothing was restored"),
-        Bad::Read(_, why) => input(&why),
-        Bad::Write(kind, _) => failed(kind.into()),
+        StreamError::NoStream => input("no stream of vellum checkpoint --stream that this version reads"),
+        StreamError::Cut => input("the stream is cut off; nothing was restored"),
+        StreamError::Damaged => input("the stream is not what was written; nothing was restored"),
+        StreamError::Read(_, why) => input(&why),
+        StreamError::Write(kind, _) => failed(kind.into()),
     })?;
-    let looked = Looked::at(Box::new(InFile::new(file).map_err(failed)?), SHOWN)?;
-    let (record, map) = (looked.record()?, looked.map()?);
+    let object_info = ObjectInfo::at(Box::new(FileSource::new(file).map_err(failed)?), SHOWN)?;
+    let (record, map) = (object_info.record()?, object_info.map()?);
     let parents = super::chain::needed(map.as_ref(), SHOWN, &|_| Ok(None))?;
-    Ok((Box::new(KeptObject::new(looked, parents, SHOWN)?), record))
+    Ok((Box::new(ObjectReader::new(object_info, parents, SHOWN)?), record))
 }
 
 /// Reads what may be a stream, and the object in it. True: they are.
@@ -241,11 +248,11 @@ mod tests {
     fn stream(parts: &[Vec<u8>]) -> Vec<u8> {
         let mut out = ToStream::begin(Vec::new()).unwrap();
         parts.iter().for_each(|part| out.write(part, false).unwrap());
-        out.settle().unwrap();
+        out.sync().unwrap();
         out.end().unwrap()
     }
 
-    fn received(bytes: &[u8]) -> Result<(Vec<u8>, usize), Bad> {
+    fn received(bytes: &[u8]) -> Result<(Vec<u8>, usize), StreamError> {
         let (mut rest, mut object) = (bytes, Vec::new());
         let size = receive(&mut rest, &mut object)?;
         assert_eq!(size, object.len() as u64);
@@ -269,7 +276,7 @@ mod tests {
             let bytes = stream(&parts);
             let at = at.index(bytes.len());
             let cut = received(&bytes[..at]);
-            prop_assert_eq!(cut, Err(if at < MAGIC.len() { Bad::NoStream } else { Bad::Cut }));
+            prop_assert_eq!(cut, Err(if at < MAGIC.len() { StreamError::NoStream } else { StreamError::Cut }));
             let mut changed = bytes.clone();
             changed[at] ^= 1 << bit;
             prop_assert!(received(&changed).is_err());
@@ -289,7 +296,7 @@ mod tests {
         other.extend_from_slice(&right[8 + 108..8 + 216]);
         other.extend_from_slice(&right[8..8 + 108]);
         other.extend_from_slice(&right[8 + 216..]);
-        assert_eq!(received(&other), Err(Bad::Damaged));
+        assert_eq!(received(&other), Err(StreamError::Damaged));
         let large = vec![vec![7; 3 * PART + 5]];
         assert_eq!(received(&stream(&large)), Ok((large.concat(), 0)));
         // A length that is more than a part has, and a part that is longer than all there is.
@@ -297,8 +304,8 @@ mod tests {
             let mut huge = MAGIC.to_vec();
             huge.extend_from_slice(&len.to_le_bytes());
             huge.extend_from_slice(&[0; 100]);
-            assert_eq!(received(&huge), Err(Bad::Damaged));
+            assert_eq!(received(&huge), Err(StreamError::Damaged));
         }
-        assert_eq!(received(b"anything else"), Err(Bad::NoStream));
+        assert_eq!(received(b"anything else"), Err(StreamError::NoStream));
     }
 }

@@ -3,10 +3,10 @@
 use super::freezer::Freezer;
 use super::identity::Lowers;
 use super::library::Library;
-use super::making::Making;
-use super::record::Of;
-use super::shown::Shown;
-use crate::container::{Kind, LIBRARY, RUN_FILES, Running, Runtime, Settings, State};
+use super::record::ContainerEngine;
+use super::upper_view::UpperView;
+use super::writer::CheckpointWriter;
+use crate::container::{ContainerProcess, Kind, LIBRARY, RUN_FILES, Runtime, Settings, State};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use vellum_service::Failure;
@@ -41,7 +41,7 @@ pub(crate) trait Subject {
     }
 
     /// A directory where something may be made for a moment.
-    fn beside(&self) -> PathBuf;
+    fn scratch(&self) -> PathBuf;
 
     /// A directory where CRIU writes its logs.
     fn work(&self) -> Result<PathBuf, Failure>;
@@ -64,7 +64,7 @@ pub(crate) trait Subject {
     }
 
     /// What it takes for it to go on. It runs meanwhile, for this may take long.
-    fn describe(&self) -> Result<Of, Failure>;
+    fn describe(&self) -> Result<ContainerEngine, Failure>;
 
     /// From now on whoever runs it leaves it as it is.
     fn hold(&mut self) -> Result<(), Failure> {
@@ -72,10 +72,10 @@ pub(crate) trait Subject {
     }
 
     /// It stands still: takes what belongs to it beside its layer and its memory.
-    fn still(&mut self, made: &mut dyn Making) -> Result<(), Failure>;
+    fn final_pass(&mut self, writer: &mut dyn CheckpointWriter) -> Result<(), Failure>;
 
     /// Whoever runs it may have it again. It goes on, or is about to be ended.
-    fn release(&mut self, _: &mut dyn Making) -> Result<(), Failure> {
+    fn release(&mut self, _: &mut dyn CheckpointWriter) -> Result<(), Failure> {
         Ok(())
     }
 
@@ -90,15 +90,15 @@ pub(crate) trait Subject {
 
 /// A container of `vellum run`.
 #[derive(Debug)]
-pub(super) struct Own {
-    running: Running,
+pub(super) struct RunContainer {
+    running: ContainerProcess,
     settings: Settings,
     library: Option<Library>,
     /// Its upper layer, if that is no directory of this host.
-    shown: Option<Shown>,
+    shown: Option<UpperView>,
 }
 
-impl Own {
+impl RunContainer {
     /// The one of this name, if it can be kept. `vellum`: that program.
     pub(super) fn find(vellum: &Path, state: Option<&Path>, container: &str) -> Result<Self, Failure> {
         let running = State::open(state)?.running(container)?;
@@ -107,7 +107,7 @@ impl Own {
         if running.runtime().kind() == Kind::Crun {
             return refused("crun runs it, which takes no checkpoints; start it with --runtime runc");
         }
-        let freezer = || Freezer::of(&running.runtime_state(), running.id());
+        let freezer = || Freezer::from_runtime_state(&running.runtime_state(), running.id());
         let library = match settings.library.then(freezer) {
             None => None,
             Some(None) => {
@@ -115,7 +115,7 @@ impl Own {
                     "its programs have libvellum.so loaded, and runc does not say which ones they are",
                 );
             }
-            Some(Some(freezer)) => match Library::of(freezer.init()) {
+            Some(Some(freezer)) => match Library::of_process(freezer.init()) {
                 Ok(library) => Some(library),
                 Err(why) => {
                     return refused(&format!(
@@ -124,17 +124,17 @@ impl Own {
                 }
             },
         };
-        let beside = running.path(".");
+        let scratch = running.path(".");
         let shown = match (running.stored(), running.far()) {
-            (Some(layer), _) => Some(Shown::stored(&layer, &beside)?),
-            (None, Some(layer)) => Some(Shown::far(vellum, &layer, &beside)?),
+            (Some(layer), _) => Some(UpperView::stored(&layer, &scratch)?),
+            (None, Some(layer)) => Some(UpperView::far(vellum, &layer, &scratch)?),
             (None, None) => None,
         };
         Ok(Self { running, settings, library, shown })
     }
 }
 
-impl Subject for Own {
+impl Subject for RunContainer {
     fn name(&self) -> &str {
         self.running.id()
     }
@@ -163,7 +163,7 @@ impl Subject for Own {
         self.shown.is_some()
     }
 
-    fn beside(&self) -> PathBuf {
+    fn scratch(&self) -> PathBuf {
         self.running.path(".")
     }
 
@@ -195,21 +195,21 @@ impl Subject for Own {
         self.library.as_ref().map_or(Ok(()), |_| Err("its programs have libvellum.so loaded"))
     }
 
-    fn describe(&self) -> Result<Of, Failure> {
+    fn describe(&self) -> Result<ContainerEngine, Failure> {
         let settings = &self.settings;
-        Ok(Of::Run {
-            lowers: Lowers::of(&settings.image, &settings.lowers)?,
+        Ok(ContainerEngine::Run {
+            lowers: Lowers::from_image(&settings.image, &settings.lowers)?,
             settings: Box::new(settings.clone()),
         })
     }
 
     /// What the container has in `/etc` that is not in its layers.
-    fn still(&mut self, made: &mut dyn Making) -> Result<(), Failure> {
-        RUN_FILES.into_iter().try_for_each(|name| made.file(name, &self.running.path(name)))
+    fn final_pass(&mut self, writer: &mut dyn CheckpointWriter) -> Result<(), Failure> {
+        RUN_FILES.into_iter().try_for_each(|name| writer.file(name, &self.running.path(name)))
     }
 
     /// The very library that its programs have, for another one would not do.
-    fn release(&mut self, made: &mut dyn Making) -> Result<(), Failure> {
-        self.library.as_ref().map_or(Ok(()), |library| made.file(LIBRARY, &library.path()))
+    fn release(&mut self, writer: &mut dyn CheckpointWriter) -> Result<(), Failure> {
+        self.library.as_ref().map_or(Ok(()), |library| writer.file(LIBRARY, &library.path()))
     }
 }

@@ -3,22 +3,22 @@
 //! What takes long is done before the container stands still (the layer's bytes) or after it goes on (waiting for the disk). While it stands
 //! still, CRIU writes its memory, and beside that the layer's copy is made what the layer is.
 
+use super::cpu_priority::LowPriority;
 use super::criu::{self, Criu};
 use super::delta::Upper;
 use super::freezer::Freezer;
 use super::library::Library;
-use super::making::{Making, Sizes};
-use super::manner::Manner;
-use super::memory::{self, AHEAD, Ahead};
-use super::pause::{Guarded, said};
-use super::place::Checkpoints;
-use super::polite::Polite;
+use super::location::Checkpoints;
+use super::memory::{self, AHEAD, FirstPass};
+use super::options::CheckpointOptions;
+use super::pause::{PausableContainer, last_line};
 use super::record::Record;
 use super::stream;
-use super::subject::{Own, Subject};
+use super::subject::{RunContainer, Subject};
 use super::tmpfs;
+use super::writer::{CheckpointWriter, Sizes};
 use crate::containerd::Containerd;
-use crate::podman::{AT_A_SOCKET, Beside, Gate, Podman, Waiting};
+use crate::podman::{AT_A_SOCKET, Gate, GateWaiter, Podman, ScratchDir};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -52,14 +52,14 @@ pub struct Take {
     /// Whether the container goes on.
     pub leave_running: bool,
     /// How it is written.
-    pub manner: Manner,
+    pub manner: CheckpointOptions,
     /// Where layers and containers are kept, and what is needed for a moment; none: where this user's are.
     pub state: Option<PathBuf>,
 }
 
 /// A checkpoint that was taken.
 #[derive(Clone, Debug)]
-pub struct Taken {
+pub struct TakeOutcome {
     /// Where it is.
     pub path: PathBuf,
     /// What it says of itself.
@@ -67,7 +67,7 @@ pub struct Taken {
 }
 
 /// Takes a checkpoint. Whatever happens, the directory has it whole or not at all, and unless it was taken the container goes on.
-pub fn take(asked: &Take) -> Result<Taken, Failure> {
+pub fn take(asked: &Take) -> Result<TakeOutcome, Failure> {
     if !crate::privilege::is_host_root() {
         return Err(Failure::input(
             "only root of the host can take checkpoints: CRIU reads memory of all processes",
@@ -83,7 +83,7 @@ pub fn take(asked: &Take) -> Result<Taken, Failure> {
             let name = asked.container.trim_start_matches(CONTAINERD);
             Box::new(Containerd::find(&criu.clone()?)?.container(asked.state.as_deref(), name)?)
         }
-        None => Box::new(Own::find(&asked.vellum, asked.state.as_deref(), &asked.container)?),
+        None => Box::new(RunContainer::find(&asked.vellum, asked.state.as_deref(), &asked.container)?),
     };
     memory::fits(asked.manner.memory, &*subject)?;
     let criu = criu?;
@@ -91,16 +91,16 @@ pub fn take(asked: &Take) -> Result<Taken, Failure> {
     let lock = subject.lock()?;
     let container = subject.name().to_owned();
     let name = asked.name.as_deref().unwrap_or(&container);
-    let (path, beside) = (subject.upper(), subject.beside());
+    let (path, beside) = (subject.upper(), subject.scratch());
     let upper = Upper { path: &path, tells: subject.is_shown() };
-    let made = match &store {
+    let writer = match &store {
         Some(store) => store.begin(name, upper, &beside, &asked.manner)?,
         None => Box::new(stream::making(upper, &beside, &asked.manner)?),
     };
     let mut work = Work { asked, subject: &mut *subject, criu: &criu, lock: &lock };
-    match work.go(made) {
+    match work.go(writer) {
         Ok(taken) => Ok(taken),
-        Err(why) => Err(why.of(format!("container {container}: no checkpoint, and it goes on"))),
+        Err(why) => Err(why.context(format!("container {container}: no checkpoint, and it goes on"))),
     }
 }
 
@@ -112,46 +112,50 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    fn go(&mut self, mut made: Box<dyn Making>) -> Result<Taken, Failure> {
+    fn go(&mut self, mut writer: Box<dyn CheckpointWriter>) -> Result<TakeOutcome, Failure> {
         let state = self.subject.runtime_state();
         let running = (self.subject.runtime(), state.as_path(), self.subject.id());
-        let guarded = Guarded::start(&self.asked.vellum, running, made.unfinished(), self.lock);
+        let guarded = PausableContainer::start(&self.asked.vellum, running, writer.unfinished(), self.lock);
         // The guard is not to wait for others if it is needed.
-        let _polite = Polite::begin();
-        let filled = guarded.and_then(|mut guarded| Ok((self.fill(&mut *made, &mut guarded)?, guarded)));
+        let _polite = LowPriority::begin();
+        let filled = guarded.and_then(|mut guarded| Ok((self.fill(&mut *writer, &mut guarded)?, guarded)));
         let (record, mut guarded) = match filled {
             Ok(filled) => filled,
             Err(why) => {
-                made.discard();
+                writer.discard();
                 return Err(why);
             }
         };
-        let path = made.finish()?;
+        let path = writer.finish()?;
         if !self.asked.leave_running {
             guarded.end(self.subject.kill())?;
             self.subject.ended();
         }
         guarded.done();
-        Ok(Taken { path, record })
+        Ok(TakeOutcome { path, record })
     }
 
     /// Fills a checkpoint. Afterwards the container goes on, or stands still if it is to end.
-    fn fill(&mut self, made: &mut dyn Making, guarded: &mut Guarded) -> Result<Record, Failure> {
+    fn fill(
+        &mut self,
+        writer: &mut dyn CheckpointWriter,
+        guarded: &mut PausableContainer,
+    ) -> Result<Record, Failure> {
         let of = self.subject.describe()?;
-        if let Some(freezer) = Freezer::of(&self.subject.runtime_state(), self.subject.id()) {
+        if let Some(freezer) = Freezer::from_runtime_state(&self.subject.runtime_state(), self.subject.id()) {
             tmpfs::warn(self.subject.name(), freezer.init());
         }
         let merged = self.subject.merged();
         // One that writes all the time is never done with it; what comes later is taken by the second pass.
         durable::flush_ahead(&merged)?;
-        let ahead = made.ahead()?;
+        let ahead = writer.first_pass()?;
         if ahead.bytes >= MUCH {
-            made.rest()?;
+            writer.drain()?;
         }
         let work = self.subject.work()?;
-        let pause_ahead = self.memory_ahead(made, guarded, &work)?;
+        let pause_ahead = self.memory_ahead(writer, guarded, &work)?;
         self.subject.hold()?;
-        let dump = Dump::ready(self, guarded, made.images(), (&work, pause_ahead.is_some()))?;
+        let dump = Dump::ready(self, guarded, writer.images(), (&work, pause_ahead.is_some()))?;
         let begin = self.stop(guarded)?;
         if self.subject.is_shown() {
             // What is noted of partial files' blocks is another one's to believe only when it is durable.
@@ -161,8 +165,8 @@ impl Work<'_> {
         }
         let dump = dump.begin(guarded.has_connections())?;
         // The dump has to end before the container goes on, whatever became of the copy.
-        let still = made.still();
-        let beside = self.subject.still(made);
+        let still = writer.final_pass();
+        let beside = self.subject.final_pass(writer);
         let output = dump.end();
         let still = still?;
         self.dumped(&output.map_err(|e| Failure::at(&work, e))?, &work)?;
@@ -172,8 +176,8 @@ impl Work<'_> {
         }
         let pause = begin.elapsed();
         tracing::info!(?ahead, ?still, ?pause_ahead, ?pause, "the container has stood still");
-        self.subject.release(made)?;
-        let Sizes { images, upper, stored } = made.sizes()?;
+        self.subject.release(writer)?;
+        let Sizes { images, upper, stored } = writer.sizes()?;
         let (stored_bytes, parents) = stored.unzip();
         let record = Record {
             vellum: env!("CARGO_PKG_VERSION").to_owned(),
@@ -190,29 +194,29 @@ impl Work<'_> {
             parents: parents.unwrap_or_default(),
             of,
         };
-        made.settle(&record)?;
+        writer.sync(&record)?;
         Ok(record)
     }
 
     /// Reads its memory while it goes on, where that pays: how long it has stood still for that.
     fn memory_ahead(
         &self,
-        made: &mut dyn Making,
-        guarded: &Guarded,
+        writer: &mut dyn CheckpointWriter,
+        guarded: &PausableContainer,
         work: &Path,
     ) -> Result<Option<Duration>, Failure> {
         let how = self.asked.manner.memory;
-        let ahead = Ahead { how, criu: self.criu, guarded, images: made.images(), work };
+        let ahead = FirstPass { how, criu: self.criu, guarded, images: writer.images(), work };
         if self.subject.can_be_read_ahead().is_err() || !ahead.is_wanted() {
             return Ok(None);
         }
         let paused = ahead.make()?;
-        made.room();
+        writer.wait_for_space();
         Ok(paused)
     }
 
     /// Has it stand still, with nothing of the library's in it: since when.
-    fn stop(&self, guarded: &mut Guarded) -> Result<Instant, Failure> {
+    fn stop(&self, guarded: &mut PausableContainer) -> Result<Instant, Failure> {
         let library = self.subject.library().map(Library::place);
         for _ in 0..TURNS {
             if let Some(place) = library {
@@ -234,7 +238,7 @@ impl Work<'_> {
             return Ok(());
         }
         let log = work.join(LOG);
-        let why = criu::explain(&log).unwrap_or_else(|| said(&output.stderr));
+        let why = criu::explain(&log).unwrap_or_else(|| last_line(&output.stderr));
         Err(Failure::system(why).remedy(format!("{} says more", log.display())))
     }
 }
@@ -246,27 +250,27 @@ fn micros(time: Duration) -> u64 {
 /// A runtime that has called CRIU, which waits at a gate until the container stands still: to start both takes a fifth of the pause.
 struct Dump {
     runtime: Option<Child>,
-    waiting: Option<Waiting>,
+    waiting: Option<GateWaiter>,
     /// What CRIU is told beside what the runtime tells it.
     configuration: PathBuf,
     #[expect(dead_code, reason = "the socket is there as long as somebody waits")]
     gate: Gate,
     #[expect(dead_code, reason = "the gate is in it")]
-    beside: Beside,
+    beside: ScratchDir,
 }
 
 impl Dump {
     /// Has the runtime call CRIU. The container goes on.
     ///
-    /// `ahead`: a first pass has read its memory.
+    /// `first_pass`: a first pass has read its memory.
     fn ready(
         work: &Work<'_>,
-        guarded: &Guarded,
+        guarded: &PausableContainer,
         images: &Path,
         (logs, ahead): (&Path, bool),
     ) -> Result<Self, Failure> {
         let subject = &*work.subject;
-        let beside = Beside::new(work.asked.state.as_deref())?;
+        let beside = ScratchDir::new(work.asked.state.as_deref())?;
         let failed = |e: io::Error| Failure::at(beside.path(), e);
         // Who waits is not to wait for the guard, which waits for him, when this process is killed.
         let gate = Gate::new(beside.path(), beside.path()).map_err(failed)?;

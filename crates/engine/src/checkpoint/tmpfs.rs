@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use vellum_service::mounts::mountpoint::{Mount, mounts};
-use vellum_sys::{Real, Sys, XattrOf};
+use vellum_sys::{Real, Sys, XattrTarget};
 
 /// Most objects of a container that are looked at.
 const OBJECTS_MAX: usize = 200_000;
@@ -21,7 +21,7 @@ const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::
 
 /// What was found.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Lost {
+struct UnsavedAttributes {
     files: usize,
     /// One of them.
     first: PathBuf,
@@ -33,7 +33,7 @@ pub(super) fn warn(container: &str, init: u32) {
     let Ok(root) = open(format!("/proc/{init}/root"), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) else {
         return;
     };
-    let mut lost = Lost::default();
+    let mut lost = UnsavedAttributes::default();
     let mut left = OBJECTS_MAX;
     for mount in own(&read(&init.to_string()), &read("self")) {
         look(&root, &mount, &mut lost, &mut left);
@@ -58,7 +58,7 @@ fn own(table: &[u8], host: &[u8]) -> Vec<Mount> {
 }
 
 /// Looks at all that is in a mount. What goes away meanwhile, and what another mount hides, is none of it.
-fn look(root: &OwnedFd, mount: &Mount, lost: &mut Lost, left: &mut usize) {
+fn look(root: &OwnedFd, mount: &Mount, lost: &mut UnsavedAttributes, left: &mut usize) {
     let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     let Ok(top) = openat2(root, &mount.point, DIRECTORY, Mode::empty(), within) else { return };
     let Ok(stat) = statx(&top, c"", AtFlags::EMPTY_PATH, StatxFlags::empty()) else { return };
@@ -75,10 +75,10 @@ fn number(device: &[u8]) -> Option<u64> {
     Some(makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
-fn look_below(top: &OwnedFd, point: &Path, lost: &mut Lost, left: &mut usize) {
+fn look_below(top: &OwnedFd, point: &Path, lost: &mut UnsavedAttributes, left: &mut usize) {
     let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     let mut names = vec![0; LIST_MAX];
-    let mut is_lost = |of: XattrOf<'_>| {
+    let mut is_lost = |of: XattrTarget<'_>| {
         let len = Real.list_xattr(of, &mut names).unwrap_or(0);
         names.get(..len).unwrap_or_default().split(|byte| *byte == 0).any(is_not_kept)
     };
@@ -88,7 +88,7 @@ fn look_below(top: &OwnedFd, point: &Path, lost: &mut Lost, left: &mut usize) {
             lost.first = point.join(path);
         }
     };
-    if is_lost(XattrOf::Dir(top.as_fd())) {
+    if is_lost(XattrTarget::Dir(top.as_fd())) {
         note(Path::new(""));
     }
     let mut dirs = vec![PathBuf::from(".")];
@@ -103,7 +103,7 @@ fn look_below(top: &OwnedFd, point: &Path, lost: &mut Lost, left: &mut usize) {
             let Some(less) = left.checked_sub(1) else { return };
             *left = less;
             let path = path.join(OsStr::from_bytes(name.as_bytes()));
-            if is_lost(XattrOf::Name(dir.as_fd(), &name)) {
+            if is_lost(XattrTarget::Name(dir.as_fd(), &name)) {
                 note(path.strip_prefix(".").unwrap_or(&path));
             }
             if entry.file_type() == FileType::Directory {
@@ -144,20 +144,20 @@ mod tests {
             std::fs::write(deep.join(file), "x").unwrap();
         }
         let found = |left: &mut usize| {
-            let mut lost = Lost::default();
+            let mut lost = UnsavedAttributes::default();
             let top = open(dir.path(), DIRECTORY, Mode::empty()).unwrap();
             look_below(&top, Path::new("/dev/shm"), &mut lost, left);
             lost
         };
-        assert_eq!(found(&mut 100), Lost::default());
+        assert_eq!(found(&mut 100), UnsavedAttributes::default());
         match setxattr(deep.join("marked"), "user.color", b"blue", XattrFlags::empty()) {
             Err(rustix::io::Errno::OPNOTSUPP) => {
                 return println!("SKIPPED: /var/tmp keeps no attributes of users");
             }
             set => set.unwrap(),
         }
-        assert_eq!(found(&mut 100), Lost { files: 1, first: "/dev/shm/a/b/marked".into() });
-        assert_eq!(found(&mut 1), Lost::default(), "bounded");
+        assert_eq!(found(&mut 100), UnsavedAttributes { files: 1, first: "/dev/shm/a/b/marked".into() });
+        assert_eq!(found(&mut 1), UnsavedAttributes::default(), "bounded");
         for (name, is_it) in [
             (&b"system.posix_acl_access"[..], true),
             (b"security.capability", true),

@@ -1,10 +1,10 @@
 //! Containers as somebody else sees them, and the end of those that nobody else ends.
 
-use super::running::is_known;
+use super::container_process::is_known;
 use super::settings::Settings;
-use super::state::{Place, State, discard_all, plain_name};
+use super::state::{State, StateDir, discard_all, plain_name};
 use super::union::SERVICE_WAIT;
-use crate::own::Owned;
+use crate::locked_dir::LockedDir;
 use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// A container that is there.
 #[derive(Clone, Debug, Serialize)]
-pub struct Listed {
+pub struct ContainerEntry {
     /// Its name.
     pub name: String,
     /// Who sees to it.
@@ -53,7 +53,7 @@ impl Manager {
 }
 
 /// The containers that are there. `state`: the directory for containers that was asked for.
-pub fn list(state: Option<&Path>) -> Result<Vec<Listed>, Failure> {
+pub fn list(state: Option<&Path>) -> Result<Vec<ContainerEntry>, Failure> {
     let Some(state) = State::existing(state)? else { return Ok(Vec::new()) };
     let containers = state.containers();
     let failed = |e| Failure::at(&containers, e);
@@ -62,7 +62,7 @@ pub fn list(state: Option<&Path>) -> Result<Vec<Listed>, Failure> {
         let entry = entry.map_err(failed)?;
         // Without a directory of its run it has just begun, or is about to be gone.
         let Some(dir) = run_of(&entry.path()) else { continue };
-        let manager = match Owned::existing(&entry.path()) {
+        let manager = match LockedDir::existing(&entry.path()) {
             Ok(None) => Manager::Alive,
             Ok(Some(_)) => Manager::Gone,
             Err(e) => return Err(Failure::at(&entry.path(), e)),
@@ -74,11 +74,11 @@ pub fn list(state: Option<&Path>) -> Result<Vec<Listed>, Failure> {
 }
 
 /// None: it has ended meanwhile.
-fn listed(name: &str, dir: &Path, state: Manager) -> Option<Listed> {
+fn listed(name: &str, dir: &Path, state: Manager) -> Option<ContainerEntry> {
     let created = dir.metadata().and_then(|meta| meta.created().or_else(|_| meta.modified())).ok()?;
-    let known = Place::runtime_state_of(dir);
-    let runtime = Place::runtime_of(dir).filter(|_| is_known(&known.join(name)));
-    Some(Listed {
+    let known = StateDir::runtime_state_of(dir);
+    let runtime = StateDir::runtime_of(dir).filter(|_| is_known(&known.join(name)));
+    Some(ContainerEntry {
         name: name.to_owned(),
         state,
         pid: runtime.and_then(|runtime| runtime.first_process(name, &known)),
@@ -104,7 +104,7 @@ pub fn remove(state: Option<&Path>, name: &str, force: bool) -> Result<(), Failu
     let path = path.ok_or_else(|| {
         Failure::input(format!("container {id}: there is none of this name; vellum ps shows which there are"))
     })?;
-    let owned = || Owned::existing(&path).map_err(|e| Failure::at(&path, e));
+    let owned = || LockedDir::existing(&path).map_err(|e| Failure::at(&path, e));
     if let Some(left) = owned()? {
         return discard_all(left, id, SERVICE_WAIT);
     }
@@ -120,8 +120,8 @@ pub fn remove(state: Option<&Path>, name: &str, force: bool) -> Result<(), Failu
             return discard_all(left, id, SERVICE_WAIT);
         }
         // Again and again: it may be about to start.
-        if let Some(runtime) = Place::runtime_of(&dir) {
-            runtime.kill(id, &Place::runtime_state_of(&dir));
+        if let Some(runtime) = StateDir::runtime_of(&dir) {
+            runtime.kill(id, &StateDir::runtime_state_of(&dir));
         }
         if begin.elapsed() > PATIENCE {
             return Err(Failure::system(format!(

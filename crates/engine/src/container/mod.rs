@@ -2,38 +2,38 @@
 //!
 //! `process`, `user`, `volume` and `preload` say what is to run, `spec` writes it down for the runtime, `placement` finds its control
 //! group. `state` keeps what belongs to a container in one directory, and takes away what others have left; `union` mounts the tree,
-//! `runtime` calls the runtime, which `tied` lets end with us, `settings`
-//! keeps what a container was started with, `running` finds one of somebody else, `list` shows all and ends those that were left, `restore` has one go on from a checkpoint, `shown` shows it what it may not reach, `stdio` guards the host's devices against it, `signals` passes
+//! `runtime` calls the runtime, which `exec_helper` lets end with us, `settings`
+//! keeps what a container was started with, `container_process` finds one of somebody else, `list` shows all and ends those that were left, `restore` has one go on from a checkpoint, `display` shows it what it may not reach, `stdio` guards the host's devices against it, `signals` passes
 //! signals on, and `run` puts them together.
 
-mod elsewhere;
+mod container_process;
+pub mod exec_helper;
+mod host_mounts;
 mod list;
 mod placement;
 mod preload;
 mod process;
+mod remote_upper;
 mod restore;
 mod run;
-mod running;
 mod runtime;
 mod settings;
-mod shown;
 mod signals;
 mod spec;
 mod state;
 mod stdio;
-pub mod tied;
 mod union;
 mod user;
 mod volume;
 
-pub use list::{Listed, Manager, list, remove};
+pub(crate) use container_process::ContainerProcess;
+pub use list::{ContainerEntry, Manager, list, remove};
 pub(crate) use preload::{INSIDE as VELLUM_DIR, LIBRARY};
 pub use preload::{LIBRARY_VARIABLE, SOCKET_VARIABLE};
-pub use process::Asked;
+pub use process::ProcessOptions;
 pub use restore::{Restore, restore};
 pub(crate) use run::RUN_FILES;
-pub use run::{Ending, Request, run};
-pub(crate) use running::Running;
+pub use run::{ContainerExit, Request, run};
 pub(crate) use runtime::{Kind, Runtime, in_path};
 pub use settings::{Image, Settings};
 pub(crate) use state::{State, own, plain_name, random_name};

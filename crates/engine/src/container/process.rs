@@ -9,7 +9,7 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
 /// What was asked for on the command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct ProcessOptions {
     /// The command and its arguments.
     pub command: Vec<String>,
     /// Instead of the image's entrypoint; an empty one: none.
@@ -36,7 +36,7 @@ pub(crate) struct Plan {
 /// Puts both together. `own`: variables that the container has by itself; `here`: the value of a variable of this process.
 pub(super) fn plan(
     image: &Defaults,
-    asked: &Asked,
+    asked: &ProcessOptions,
     own: &[String],
     here: impl Fn(&str) -> Option<String>,
 ) -> Result<Plan, Failure> {
@@ -136,8 +136,11 @@ mod tests {
             ("init", "serve", Some(""), "ls", "ls"),
         ] {
             let image = Defaults { entrypoint: list(entrypoint), cmd: list(cmd), ..Defaults::default() };
-            let asked =
-                Asked { command: list(command), entrypoint: option.map(str::to_owned), ..Asked::default() };
+            let asked = ProcessOptions {
+                command: list(command),
+                entrypoint: option.map(str::to_owned),
+                ..ProcessOptions::default()
+            };
             assert_eq!(
                 plan(&image, &asked, &[], here).unwrap().args,
                 list(runs),
@@ -145,8 +148,8 @@ mod tests {
             );
         }
         let image = Defaults { cmd: list("sh"), ..Defaults::default() };
-        let cleared = Asked { entrypoint: Some(String::new()), ..Asked::default() };
-        for (image, asked) in [(&Defaults::default(), &Asked::default()), (&image, &cleared)] {
+        let cleared = ProcessOptions { entrypoint: Some(String::new()), ..ProcessOptions::default() };
+        for (image, asked) in [(&Defaults::default(), &ProcessOptions::default()), (&image, &cleared)] {
             assert_eq!(plan(image, asked, &[], here).unwrap_err().exit_status(), 2);
         }
     }
@@ -165,16 +168,16 @@ mod tests {
             ("", "A=1 A=2 HERE AWAY", "PATH=/image A=2 B=image EMPTY= HERE=yes"),
             ("", "B=", "PATH=/image A=image B= EMPTY="),
         ] {
-            let asked = Asked { env: list(given), ..Asked::default() };
+            let asked = ProcessOptions { env: list(given), ..ProcessOptions::default() };
             assert_eq!(plan(&image, &asked, &list(own), here).unwrap().env, list(env), "{own}/{given}");
         }
-        let mut made = plan(&image, &Asked::default(), &[], here).unwrap();
+        let mut made = plan(&image, &ProcessOptions::default(), &[], here).unwrap();
         made.default_env("A", "other");
         made.default_env("HOME", "/");
         assert_eq!(made.env.last().unwrap(), "HOME=/");
         assert!(made.env.contains(&"A=image".to_owned()));
         for bad in ["=x", "", "A=\0"] {
-            let asked = Asked { env: vec![bad.to_owned()], ..Asked::default() };
+            let asked = ProcessOptions { env: vec![bad.to_owned()], ..ProcessOptions::default() };
             assert_eq!(plan(&image, &asked, &[], here).unwrap_err().exit_status(), 2, "{bad}");
         }
     }
@@ -190,13 +193,13 @@ mod tests {
             let of = |text: Option<&str>| text.map(str::to_owned);
             let image =
                 Defaults { workdir: of(image), user: of(image), cmd: list("sh"), ..Defaults::default() };
-            let asked = Asked { workdir: of(option), user: of(option), ..Asked::default() };
+            let asked = ProcessOptions { workdir: of(option), user: of(option), ..ProcessOptions::default() };
             let made = plan(&image, &asked, &[], here).unwrap();
             assert_eq!(made.workdir, dir);
             assert_eq!(made.user, asked.user.or(image.user).unwrap_or_default());
         }
         let image = Defaults { cmd: list("sh"), ..Defaults::default() };
-        let asked = Asked { workdir: Some("here".into()), ..Asked::default() };
+        let asked = ProcessOptions { workdir: Some("here".into()), ..ProcessOptions::default() };
         assert!(plan(&image, &asked, &[], here).unwrap_err().to_string().contains("--workdir here"));
     }
 }

@@ -2,12 +2,14 @@
 //! runtime's `restore`.
 
 use super::preload::{LIBRARY, Preload};
-use super::run::{Ending, RUN_FILES, Request, Start, interrupted};
+use super::run::{ContainerExit, RUN_FILES, Request, Start, interrupted};
 use super::runtime::{self, Kind, Runtime, in_path};
 use super::settings::Settings;
 use super::signals::Signals;
-use super::state::{self, Place, State};
-use crate::checkpoint::{self, ALWAYS, Checkpoints, Criu, Kept, Lowers, OWN_NETWORK, Of};
+use super::state::{self, State, StateDir};
+use crate::checkpoint::{
+    self, ALWAYS, CheckpointReader, Checkpoints, ContainerEngine, Criu, Lowers, OWN_NETWORK,
+};
 use crate::containerd::{self, Containerd};
 use crate::image::Source;
 use crate::name::PoolName;
@@ -51,7 +53,7 @@ pub struct Restore {
 /// What a container goes on from.
 #[derive(Debug)]
 pub(super) struct Resume {
-    kept: Box<dyn Kept>,
+    kept: Box<dyn CheckpointReader>,
     lowers: Lowers,
     settings: Settings,
     criu: Criu,
@@ -72,25 +74,25 @@ impl Images {
 }
 
 /// Has a container go on, to its end. Afterwards nothing is left of it but the checkpoint.
-pub fn restore(asked: &Restore) -> Result<Ending, Failure> {
+pub fn restore(asked: &Restore) -> Result<ContainerExit, Failure> {
     if !crate::privilege::is_host_root() {
         return Err(Failure::input("only root of the host can restore containers"));
     }
     let (kept, record) = match &asked.checkpoint {
         Some(checkpoint) => {
-            let (store, name) = Checkpoints::of(checkpoint)?;
+            let (store, name) = Checkpoints::from_path(checkpoint)?;
             store.find(&name)?
         }
         None => checkpoint::received(State::open(asked.state.as_deref())?.directory())?,
     };
-    let shown = kept.shown();
+    let shown = kept.display();
     let (lowers, settings) = match record.of {
-        Of::Run { lowers, settings } => (lowers, *settings),
-        Of::Podman(described) => {
+        ContainerEngine::Run { lowers, settings } => (lowers, *settings),
+        ContainerEngine::Podman(described) => {
             let podman = Podman::find(&Criu::find()?)?;
             return podman::restore(asked, podman, &*kept, &record.container, &described);
         }
-        Of::Containerd(described) => {
+        ContainerEngine::Containerd(described) => {
             let containerd = Containerd::find(&Criu::find()?)?;
             return containerd::restore(asked, containerd, &*kept, &record.container, &described);
         }
@@ -119,14 +121,14 @@ pub fn restore(asked: &Restore) -> Result<Ending, Failure> {
     }
     let usual = pool.as_ref().map(|pool| pool.settings().cluster()).unwrap_or_default();
     let image = asked.image.clone().unwrap_or_else(|| resume.lowers.source());
-    let image = image.found_by(&usual).map_err(|why| why.of(format!("checkpoint {shown}")))?;
+    let image = image.found_by(&usual).map_err(|why| why.context(format!("checkpoint {shown}")))?;
     let request = resume.request(asked, image.clone());
     let signals = Signals::watch()?;
     let state = State::open(asked.state.as_deref())?;
     state.sweep();
     let lowers = resume.lowers.layers(&image, &state.layers(), &|| signals.came().is_some());
-    let Some(lowers) = lowers.map_err(|why| why.of(format!("checkpoint {shown}")))? else {
-        return Ok(Ending { status: interrupted(&signals), said: None });
+    let Some(lowers) = lowers.map_err(|why| why.context(format!("checkpoint {shown}")))? else {
+        return Ok(ContainerExit { status: interrupted(&signals), said: None });
     };
     let place = state.place(&id)?;
     let start = Start {
@@ -192,7 +194,7 @@ impl Resume {
         Request {
             vellum: asked.vellum.clone(),
             image,
-            asked: super::Asked::default(),
+            asked: super::ProcessOptions::default(),
             volumes: settings.volumes.clone(),
             pool: asked.pool.clone(),
             weight: settings.weight,
@@ -216,7 +218,7 @@ impl Resume {
     }
 
     /// The files that the container sees in `/etc`, as they were.
-    pub(super) fn files(&self, place: &Place) -> Result<Vec<(PathBuf, &'static str)>, Failure> {
+    pub(super) fn files(&self, place: &StateDir) -> Result<Vec<(PathBuf, &'static str)>, Failure> {
         let mut files = Vec::new();
         for (name, to) in RUN_FILES.into_iter().zip(["/etc/hostname", "/etc/hosts", "/etc/resolv.conf"]) {
             let path = place.path(name);
@@ -229,7 +231,7 @@ impl Resume {
     }
 
     /// What is shown at `/.vellum`: as many mounts as there were.
-    pub(super) fn preload(&self, place: &Place, socket: Option<PathBuf>) -> Result<Preload, Failure> {
+    pub(super) fn preload(&self, place: &StateDir, socket: Option<PathBuf>) -> Result<Preload, Failure> {
         let library = self.library(place)?;
         if !self.settings().socket {
             return Ok(Preload::restored(library, None));
@@ -246,11 +248,11 @@ impl Resume {
     }
 
     /// The library that its programs have loaded, as it was.
-    fn library(&self, place: &Place) -> Result<Option<PathBuf>, Failure> {
+    fn library(&self, place: &StateDir) -> Result<Option<PathBuf>, Failure> {
         if !self.settings().library {
             return Ok(None);
         }
-        let shown = self.kept.shown();
+        let shown = self.kept.display();
         let none = || {
             Failure::input(format!(
                 "checkpoint {shown}: its programs have {LIBRARY} loaded, which is missing in it"
@@ -265,7 +267,7 @@ impl Resume {
     }
 
     /// What the runtime is told about images.
-    pub(super) fn images(&self, place: &Place, ids: Option<UidRange>) -> Result<Images, Failure> {
+    pub(super) fn images(&self, place: &StateDir, ids: Option<UidRange>) -> Result<Images, Failure> {
         let work = place.path(WORK);
         fs::create_dir(&work).map_err(|e| Failure::at(&work, e))?;
         let mut options = ALWAYS.to_vec();
@@ -281,8 +283,8 @@ impl Resume {
     }
 
     /// Why it does not go on, as CRIU has it.
-    pub(super) fn failure(&self, place: &Place) -> Option<String> {
+    pub(super) fn failure(&self, place: &StateDir) -> Option<String> {
         let why = self.kept.trouble().or_else(|| checkpoint::explain(&place.path(WORK).join(LOG)))?;
-        Some(format!("checkpoint {}: cannot be restored: {why}", self.kept.shown()))
+        Some(format!("checkpoint {}: cannot be restored: {why}", self.kept.display()))
     }
 }

@@ -1,21 +1,21 @@
 //! From what was asked for to an exit status.
 
-use super::elsewhere::Stored;
+use super::host_mounts::HostMounts;
 use super::placement::{self, Placement};
 use super::preload::Preload;
-use super::process::{self, Asked, Plan};
+use super::process::{self, Plan, ProcessOptions};
+use super::remote_upper::ZonedUpper;
 use super::restore::Resume;
 use super::runtime::{self, Bundle, Runtime};
 use super::settings::{Image, Settings};
-use super::shown::Shown;
 use super::signals::Signals;
 use super::spec::Container;
-use super::state::{self, Keep, Place, State};
+use super::state::{self, SavedUpper, State, StateDir};
 use super::stdio::own_device;
 use super::union::{self, Union};
-use super::user::{Known, User};
+use super::user::{User, UserDatabase};
 use super::volume::Volume;
-use crate::image::{Found, Source};
+use crate::image::{ResolvedImage, Source};
 use crate::name::PoolName;
 use crate::pool::Pool;
 use crate::store::Store;
@@ -23,7 +23,7 @@ use crate::uids::UidRange;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use vellum_service::config::{Cache, Config, Sharing, WriteBehind};
+use vellum_service::config::{Cache, Config, LayerWriters, WritebackConfig};
 use vellum_service::pool::session_path;
 use vellum_service::{Failure, LayerSource};
 
@@ -35,7 +35,7 @@ pub struct Request {
     /// What the root is made of.
     pub image: Source,
     /// What runs.
-    pub asked: Asked,
+    pub asked: ProcessOptions,
     /// What it sees of the host.
     pub volumes: Vec<Volume>,
     /// The pool that it is in; none: the one that claims its layers, if any.
@@ -43,11 +43,11 @@ pub struct Request {
     /// Its weight among the mounts of the service; none: the pool's.
     pub weight: Option<u16>,
     /// Whether its layers are read through the service's cache, and who may change them.
-    pub cache: Option<Sharing>,
+    pub cache: Option<LayerWriters>,
     /// An upper layer that is kept.
     pub upper: Option<LayerSource>,
     /// What goes to an upper layer on CephFS is written behind, so far; none: before it is answered.
-    pub write_behind: Option<WriteBehind>,
+    pub write_behind: Option<WritebackConfig>,
     /// Its name.
     pub name: Option<String>,
     /// Whether the command has a terminal; none: as standard input and output are.
@@ -68,7 +68,7 @@ pub struct Request {
 
 /// How a container has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ending {
+pub struct ContainerExit {
     /// Its exit status, or that of podman when it was not started.
     pub status: u8,
     /// What is to be said when it was not started; the runtime has said why.
@@ -84,14 +84,14 @@ const CRIU_FILE: &str = "criu.conf";
 const HOSTNAME_MAX: usize = 64;
 
 /// Runs it to its end. Afterwards nothing is mounted, and nothing is left but unpacked layers, and an upper layer that was to be kept.
-pub fn run(request: &Request) -> Result<Ending, Failure> {
+pub fn run(request: &Request) -> Result<ContainerExit, Failure> {
     // What can be wrong with what was asked for comes first, before anything is made.
     let id = state::id(request.name.as_deref())?;
     let hostname = hostname(request, &id)?;
     let runtime = Runtime::find(request.runtime.as_deref())?;
     let terminal = terminal(request.terminal)?;
     let here = match &request.image {
-        Source::Tree(_) | Source::Layout(..) => Some(Found::of(&request.image)?),
+        Source::Tree(_) | Source::Layout(..) => Some(ResolvedImage::resolve(&request.image)?),
         Source::Far(_) | Source::FarLayout(_) => None,
     };
     let pool = request.pool.as_ref().map(|name| Pool::open(&Store::of_user()?, name)).transpose()?;
@@ -107,17 +107,17 @@ pub fn run(request: &Request) -> Result<Ending, Failure> {
     let pool = claimed(pool, &request.image, keep.as_ref(), &state)?;
     let usual = pool.as_ref().map(|pool| pool.settings().cluster()).unwrap_or_default();
     let source = request.image.found_by(&usual)?;
-    if let Some(Keep::Far(layer)) = &mut keep {
+    if let Some(SavedUpper::Far(layer)) = &mut keep {
         *layer = layer.found_by(&usual)?;
     }
-    let image = here.map_or_else(|| Found::of(&source), Ok)?;
+    let image = here.map_or_else(|| ResolvedImage::resolve(&source), Ok)?;
     let mut own = vec!["container=vellum".to_owned(), format!("HOSTNAME={hostname}")];
     if terminal {
         own.push("TERM=xterm".to_owned());
     }
     let plan = process::plan(&image.defaults(), &request.asked, &own, |name| std::env::var(name).ok())?;
     let Some(lowers) = image.lowers(&state.layers(), &|| signals.came().is_some())? else {
-        return Ok(Ending { status: interrupted(&signals), said: None });
+        return Ok(ContainerExit { status: interrupted(&signals), said: None });
     };
     let place = state.place(&id)?;
     let (image, signals) = (source.into(), &signals);
@@ -162,18 +162,19 @@ fn hostname(request: &Request, id: &str) -> Result<String, Failure> {
 fn claimed(
     pool: Option<Pool>,
     image: &Source,
-    keep: Option<&Keep>,
+    keep: Option<&SavedUpper>,
     state: &State,
 ) -> Result<Option<Pool>, Failure> {
-    let far = matches!(image, Source::Far(_) | Source::FarLayout(_)) || matches!(keep, Some(Keep::Far(_)));
+    let far =
+        matches!(image, Source::Far(_) | Source::FarLayout(_)) || matches!(keep, Some(SavedUpper::Far(_)));
     let store = match Store::of_user() {
         Ok(store) if pool.is_none() && far => store,
         _ => return Ok(pool),
     };
     // As far as they are there: what is not belongs to whom the directory belongs that it is made in.
     let mut layers = match keep {
-        Some(Keep::Here(upper)) => vec![upper.clone()],
-        Some(Keep::Far(_) | Keep::Stored(_)) => Vec::new(),
+        Some(SavedUpper::Here(upper)) => vec![upper.clone()],
+        Some(SavedUpper::Far(_) | SavedUpper::Stored(_)) => Vec::new(),
         None => vec![state.containers(), state.directory().to_owned()],
     };
     match image {
@@ -187,12 +188,12 @@ fn claimed(
 }
 
 /// Where it is to be; on CephFS, as far as was said.
-fn kept(upper: &LayerSource) -> Result<Keep, Failure> {
+fn kept(upper: &LayerSource) -> Result<SavedUpper, Failure> {
     let upper = match upper {
-        LayerSource::Ceph(layer) => return Ok(Keep::Far(layer.clone())),
+        LayerSource::Ceph(layer) => return Ok(SavedUpper::Far(layer.clone())),
         LayerSource::Zoned(layer) => {
             let (upper, work) = layer.upper("option --upper")?;
-            return Ok(Keep::Stored(Box::new(Stored { upper, work })));
+            return Ok(SavedUpper::Stored(Box::new(ZonedUpper { upper, work })));
         }
         local => local.directory().unwrap_or(Path::new("")),
     };
@@ -203,7 +204,7 @@ fn kept(upper: &LayerSource) -> Result<Keep, Failure> {
     if !path.is_dir() || path.file_name().is_none() {
         return Err(Failure::input(format!("option --upper {shown}: give a directory other than /")));
     }
-    Ok(Keep::Here(path))
+    Ok(SavedUpper::Here(path))
 }
 
 /// The socket of the pool's service that is for the library which containers have preloaded. It is shown to the container as
@@ -221,7 +222,7 @@ pub(super) struct Start<'a> {
     pub(super) plan: Plan,
     pub(super) hostname: String,
     pub(super) terminal: bool,
-    pub(super) keep: Option<Keep>,
+    pub(super) keep: Option<SavedUpper>,
     pub(super) pool: Option<Pool>,
     pub(super) signals: &'a Signals,
     /// The checkpoint that it goes on from.
@@ -230,18 +231,22 @@ pub(super) struct Start<'a> {
 
 impl Start<'_> {
     /// Runs it, and takes its directory away.
-    pub(super) fn through(self, place: Place, lowers: Vec<LayerSource>) -> Result<Ending, Failure> {
+    pub(super) fn through(self, place: StateDir, lowers: Vec<LayerSource>) -> Result<ContainerExit, Failure> {
         let signals = self.signals;
         let ended = self.go(&place, lowers);
         if let Err(why) = place.discard() {
             // It has ended as it has ended.
             tracing::warn!("{why}");
         }
-        Ok(ended?.unwrap_or_else(|| Ending { status: interrupted(signals), said: None }))
+        Ok(ended?.unwrap_or_else(|| ContainerExit { status: interrupted(signals), said: None }))
     }
 
     /// None: a signal came before it was started.
-    fn go(mut self, place: &Place, mut lowers: Vec<LayerSource>) -> Result<Option<Ending>, Failure> {
+    fn go(
+        mut self,
+        place: &StateDir,
+        mut lowers: Vec<LayerSource>,
+    ) -> Result<Option<ContainerExit>, Failure> {
         place.make(&self.runtime, self.keep.as_ref())?;
         let made = |path: &Path, e: io::Error| Failure::at(path, e);
         if lowers.is_empty() {
@@ -301,15 +306,15 @@ impl Start<'_> {
     /// Writes what the runtime reads. What has to be shown to it.
     fn configure(
         &self,
-        place: &Place,
+        place: &StateDir,
         placement: &Placement,
         ids: Option<UidRange>,
         lowers: &[LayerSource],
-    ) -> Result<Shown, Failure> {
+    ) -> Result<HostMounts, Failure> {
         let user = match self.resume {
             Some(resume) => resume.settings().user.clone(),
             None => {
-                let known = Known::in_tree(&place.merged());
+                let known = UserDatabase::in_tree(&place.merged());
                 known
                     .resolve(&self.plan.user)
                     .map_err(|why| Failure::input(format!("option --user: {why}")))?
@@ -346,7 +351,7 @@ impl Start<'_> {
         fs::write(&criu, crate::checkpoint::configuration(true)).map_err(|e| Failure::at(&criu, e))?;
         self.settings(&plan, &user, ids, lowers, &preload).write(place.dir())?;
         let mut volumes = self.request.volumes.clone();
-        let (mut shown, mut preload) = (Shown::default(), preload);
+        let (mut shown, mut preload) = (HostMounts::default(), preload);
         if self.resume.is_some() && ids.is_some() {
             volumes.iter_mut().try_for_each(|volume| shown.show(place.dir(), &mut volume.from))?;
             preload.socket.iter_mut().try_for_each(|socket| shown.show(place.dir(), socket))?;
@@ -407,7 +412,12 @@ impl Start<'_> {
         }
     }
 
-    fn start(&self, place: &Place, placement: &Placement, shown: &Shown) -> Result<Option<Ending>, Failure> {
+    fn start(
+        &self,
+        place: &StateDir,
+        placement: &Placement,
+        shown: &HostMounts,
+    ) -> Result<Option<ContainerExit>, Failure> {
         let (log, state) = (place.path("runtime.log"), place.runtime_state());
         let bundle = Bundle { id: place.id(), dir: &place.path("."), state: &state, log: &log, shown };
         let groups = placement.group.is_some();
@@ -441,15 +451,19 @@ impl Start<'_> {
             Some(status) => {
                 let why = self.resume.and_then(|resume| resume.failure(place));
                 let said = why.unwrap_or_else(|| format!("{program} has not started the container"));
-                Ending { status, said: Some(said) }
+                ContainerExit { status, said: Some(said) }
             }
-            None => Ending { status, said: None },
+            None => ContainerExit { status, said: None },
         }))
     }
 }
 
 /// What programs expect in `/etc` that is about the container and not about its image.
-fn files(place: &Place, hostname: &str, host_network: bool) -> Result<Vec<(PathBuf, &'static str)>, Failure> {
+fn files(
+    place: &StateDir,
+    hostname: &str,
+    host_network: bool,
+) -> Result<Vec<(PathBuf, &'static str)>, Failure> {
     let own = || format!("127.0.0.1\tlocalhost {hostname}\n::1\tlocalhost {hostname}\n");
     let [of_name, of_hosts, of_resolver] = RUN_FILES;
     let mut texts = vec![("/etc/hostname", of_name, format!("{hostname}\n"))];

@@ -1,7 +1,7 @@
 //! The OCI runtime: found, called, and understood when it fails.
 
 use super::STATUS_FAILED;
-use super::shown::Shown;
+use super::host_mounts::HostMounts;
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs;
@@ -45,7 +45,7 @@ pub(super) struct Bundle<'a> {
     /// Where it says what went wrong.
     pub(super) log: &'a Path,
     /// What it sees elsewhere than it is.
-    pub(super) shown: &'a Shown,
+    pub(super) shown: &'a HostMounts,
 }
 
 /// What it is to restore.
@@ -111,7 +111,7 @@ impl Runtime {
         at_keyboard: bool,
     ) -> Command {
         let mut command = Command::new(vellum);
-        command.arg(super::tied::SUBCOMMAND).args(bundle.shown.options());
+        command.arg(super::exec_helper::SUBCOMMAND).args(bundle.shown.options());
         command.arg(std::process::id().to_string()).arg(&self.program);
         if !groups && self.kind == Kind::Crun {
             command.arg("--cgroup-manager=disabled");

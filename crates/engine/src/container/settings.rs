@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
 use vellum_service::Failure;
-use vellum_service::config::Sharing;
+use vellum_service::config::LayerWriters;
 use vellum_service::layers::ceph::CephLayer;
 
 /// The file.
@@ -36,7 +36,7 @@ pub struct Settings {
     /// Its weight among the mounts of the service.
     pub(crate) weight: Option<u16>,
     /// Whether its layers are read through the service's cache.
-    pub(crate) cache: Option<Sharing>,
+    pub(crate) cache: Option<LayerWriters>,
     /// The name of its host.
     pub(crate) hostname: String,
     /// Whether the command has a terminal.

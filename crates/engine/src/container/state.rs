@@ -1,12 +1,12 @@
 //! What belongs to a container while it is there: one directory, locked by who runs it. Whoever comes next takes away what a killed
 //! one has left.
 
-use super::elsewhere::{FAR_NOTE, Far, STORED_NOTE, Stored, far_note, stored_note};
+use super::remote_upper::{CephUpper, FAR_NOTE, STORED_NOTE, ZonedUpper, far_note, stored_note};
 use super::runtime::Runtime;
 use super::union::{self, SERVICE_WAIT};
 use crate::cgroup::Hierarchies;
 use crate::image::LayerStore;
-use crate::own::Owned;
+use crate::locked_dir::LockedDir;
 use crate::uids::UidRange;
 use rustix::mount::UnmountFlags;
 use std::ffi::{OsStr, OsString};
@@ -61,8 +61,8 @@ pub(crate) struct State {
 /// Everything lies in a directory in it that has a name of its own for each run: what a killed run had just begun to do must not
 /// reach the next one of this name.
 #[derive(Debug)]
-pub(super) struct Place {
-    owned: Owned,
+pub(super) struct StateDir {
+    owned: LockedDir,
     id: String,
     dir: PathBuf,
 }
@@ -141,7 +141,7 @@ impl State {
     pub(super) fn sweep(&self) {
         self.layers().sweep();
         for entry in fs::read_dir(self.dir.join(CONTAINERS)).into_iter().flatten().flatten() {
-            let Ok(Some(owned)) = Owned::existing(&entry.path()) else { continue };
+            let Ok(Some(owned)) = LockedDir::existing(&entry.path()) else { continue };
             let id = entry.file_name().to_string_lossy().into_owned();
             tracing::info!("taking away what is left of container {id}");
             if let Err(why) = discard_all(owned, &id, SWEEP_WAIT) {
@@ -151,11 +151,11 @@ impl State {
     }
 
     /// A new container's directory.
-    pub(super) fn place(&self, id: &str) -> Result<Place, Failure> {
+    pub(super) fn place(&self, id: &str) -> Result<StateDir, Failure> {
         let path = self.dir.join(CONTAINERS).join(id);
         let failed = |e: io::Error| Failure::at(&path, e);
         loop {
-            let owned = Owned::make(&path).map_err(failed)?.ok_or_else(|| {
+            let owned = LockedDir::make(&path).map_err(failed)?.ok_or_else(|| {
                 Failure::input(format!(
                     "option --name {id}: a container of this name is running; take another name"
                 ))
@@ -163,7 +163,7 @@ impl State {
             if fs::read_dir(&path).map_err(failed)?.next().is_none() {
                 let dir = path.join(random_name()?);
                 fs::create_dir(&dir).map_err(failed)?;
-                return Ok(Place { owned, id: id.to_owned(), dir });
+                return Ok(StateDir { owned, id: id.to_owned(), dir });
             }
             discard_all(owned, id, SERVICE_WAIT)?;
         }
@@ -199,7 +199,7 @@ pub(crate) fn own(option: &str, dir: &Path) -> Result<(), Failure> {
 }
 
 /// Takes a container's directory away with all that is in it.
-pub(super) fn discard_all(owned: Owned, id: &str, patience: Duration) -> Result<(), Failure> {
+pub(super) fn discard_all(owned: LockedDir, id: &str, patience: Duration) -> Result<(), Failure> {
     for entry in fs::read_dir(owned.path()).into_iter().flatten().flatten() {
         take_away(&entry.path(), id, patience)?;
     }
@@ -213,7 +213,7 @@ const RUNC_MOUNT: &str = "criu-root";
 fn take_away(dir: &Path, id: &str, patience: Duration) -> Result<(), Failure> {
     let known = dir.join(RUNTIME_STATE);
     // A runtime that was killed before it had written down that there is a container does not end it.
-    let is_known = super::running::is_known(&known.join(id));
+    let is_known = super::container_process::is_known(&known.join(id));
     if let Some(program) = note(dir, RUNTIME_NOTE).filter(|_| known.join(id).exists()) {
         // A runc that was killed while it restored has the tree mounted there a second time.
         let left = known.join(id).join(RUNC_MOUNT);
@@ -304,16 +304,16 @@ fn note(dir: &Path, name: &str) -> Option<PathBuf> {
 
 /// An upper layer that somebody wants to keep.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Keep {
+pub(super) enum SavedUpper {
     /// On this host.
     Here(PathBuf),
     /// On CephFS.
     Far(CephLayer),
     /// In a store on a zoned device.
-    Stored(Box<Stored>),
+    Stored(Box<ZonedUpper>),
 }
 
-impl Place {
+impl StateDir {
     pub(super) fn id(&self) -> &str {
         &self.id
     }
@@ -381,14 +381,14 @@ impl Place {
     /// The upper layer and its work directory as layers, wherever they lie.
     pub(super) fn layers(&self) -> (LayerSource, LayerSource) {
         match (far_note(&self.dir), stored_note(&self.dir)) {
-            (Some(Far { upper, work }), _) => (LayerSource::Ceph(upper), LayerSource::Ceph(work)),
-            (None, Some(Stored { upper, work })) => (LayerSource::Zoned(upper), LayerSource::Zoned(work)),
+            (Some(CephUpper { upper, work }), _) => (LayerSource::Ceph(upper), LayerSource::Ceph(work)),
+            (None, Some(ZonedUpper { upper, work })) => (LayerSource::Zoned(upper), LayerSource::Zoned(work)),
             (None, None) => (self.upper().into(), self.work().into()),
         }
     }
 
     /// Makes the directories of the tree. Those that lie elsewhere are noted before they are made.
-    pub(super) fn make(&self, runtime: &Runtime, keep: Option<&Keep>) -> Result<(), Failure> {
+    pub(super) fn make(&self, runtime: &Runtime, keep: Option<&SavedUpper>) -> Result<(), Failure> {
         let failed = |e: io::Error| Failure::at(self.owned.path(), e);
         let take_note =
             |name: &str, path: &Path| fs::write(self.path(name), path.as_os_str().as_bytes()).map_err(failed);
@@ -401,13 +401,13 @@ impl Place {
             name
         };
         match keep {
-            Some(Keep::Here(upper)) => {
+            Some(SavedUpper::Here(upper)) => {
                 let name = beside(upper.file_name().unwrap_or(OsStr::new("upper")));
                 take_note(UPPER_NOTE, upper)?;
                 take_note(WORK_NOTE, &upper.with_file_name(name))?;
             }
-            Some(Keep::Far(upper)) => return self.make_far(upper, &beside),
-            Some(Keep::Stored(stored)) => {
+            Some(SavedUpper::Far(upper)) => return self.make_far(upper, &beside),
+            Some(SavedUpper::Stored(stored)) => {
                 // Its directories are made in the store by whoever mounts.
                 let text = serde_json::to_vec(stored).map_err(|e| Failure::system("a note").because(e))?;
                 fs::write(self.path(STORED_NOTE), text).map_err(failed)?;
@@ -435,7 +435,7 @@ impl Place {
         let there = parent.visit()?;
         // It has to be there, as one of this host has to.
         drop(upper.visit()?);
-        let far = Far { upper: upper.clone(), work: upper.beside(&beside(name)) };
+        let far = CephUpper { upper: upper.clone(), work: upper.beside(&beside(name)) };
         let text = serde_json::to_vec(&far).map_err(|e| Failure::system("a note").because(e))?;
         fs::write(self.path(FAR_NOTE), text).map_err(failed)?;
         there.make_dir(far.work.file_name().unwrap_or_default())?;
@@ -597,7 +597,7 @@ mod tests {
         fs::create_dir(&keep).unwrap();
         for upper in [None, Some(keep.as_path())] {
             let dead = state.place("dead").unwrap();
-            let kept = upper.map(|upper| Keep::Here(upper.to_owned()));
+            let kept = upper.map(|upper| SavedUpper::Here(upper.to_owned()));
             dead.make(&Runtime::at(dir.path().join("crun")), kept.as_ref()).unwrap();
             fs::write(dead.upper().join("file"), "words").unwrap();
             let (upper, work) = (dead.upper(), dead.work());
@@ -627,7 +627,7 @@ mod tests {
         assert_eq!(state.place("alive").unwrap_err().exit_status(), 2);
         for (id, upper) in [("dead", None), ("dead-too", Some(keep.clone()))] {
             let dead = state.place(id).unwrap();
-            dead.make(&runtime, upper.map(Keep::Here).as_ref()).unwrap();
+            dead.make(&runtime, upper.map(SavedUpper::Here).as_ref()).unwrap();
             fs::create_dir_all(dead.runtime_state().join(id)).unwrap();
             fs::write(dead.upper().join("file"), "words").unwrap();
             assert!(dead.work().is_dir());

@@ -1,7 +1,7 @@
 //! As whom a process runs: numbers, or names that the image itself knows.
 
 use crate::image::open_beneath;
-use crate::regular;
+use crate::regular_file;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
 use std::fs::File;
@@ -34,19 +34,20 @@ impl User {
 
 /// What the image knows of users: the texts of its `/etc/passwd` and `/etc/group`.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Known {
+pub(super) struct UserDatabase {
     passwd: String,
     group: String,
 }
 
-impl Known {
+impl UserDatabase {
     /// Of the tree at `root`. A file that is not there, or is none, knows nobody.
     pub(super) fn in_tree(root: &Path) -> Self {
         let text = |name: &str| {
             let root = File::open(root).ok()?;
-            let file = open_beneath(&root, &[OsStr::new("etc"), OsStr::new(name)], regular::FLAGS).ok()?;
+            let file =
+                open_beneath(&root, &[OsStr::new("etc"), OsStr::new(name)], regular_file::FLAGS).ok()?;
             let mut bytes = Vec::new();
-            regular::checked(file).ok()?.take(FILE_MAX).read_to_end(&mut bytes).ok()?;
+            regular_file::checked(file).ok()?.take(FILE_MAX).read_to_end(&mut bytes).ok()?;
             Some(String::from_utf8_lossy(&bytes).into_owned())
         };
         Self { passwd: text("passwd").unwrap_or_default(), group: text("group").unwrap_or_default() }
@@ -126,8 +127,8 @@ mod tests {
     use proptest::prelude::*;
     use std::fs;
 
-    fn known() -> Known {
-        Known {
+    fn known() -> UserDatabase {
+        UserDatabase {
             passwd: "root:x:0:0:root:/root:/bin/sh\nweb:x:33:34:Web:/var/www:/bin/sh\nbad:x:x:0::/:\n7:x:1007:1007::/seven:\n".into(),
             group: "root:x:0:\nweb:x:34:\nvideo:x:44:root,web\ndisk:x:6:web\n".into(),
         }
@@ -159,7 +160,10 @@ mod tests {
         for bad in ["nobody", "web:nobody", "-1", "4294967295", "0x1", "bad", "web:4294967296", "+1"] {
             assert!(known().resolve(bad).is_err(), "{bad}");
         }
-        assert!(Known::default().resolve("1000").is_ok() && Known::default().resolve("root").is_err());
+        assert!(
+            UserDatabase::default().resolve("1000").is_ok()
+                && UserDatabase::default().resolve("root").is_err()
+        );
     }
 
     #[test]
@@ -178,11 +182,11 @@ mod tests {
         fs::create_dir_all(root.join("real")).unwrap();
         fs::write(dir.path().join("passwd"), "evil:x:1:1::/:\n").unwrap();
         std::os::unix::fs::symlink("../../passwd", root.join("etc/passwd")).unwrap();
-        assert!(Known::in_tree(&root).resolve("evil").is_err());
+        assert!(UserDatabase::in_tree(&root).resolve("evil").is_err());
         fs::remove_file(root.join("etc/passwd")).unwrap();
         fs::write(root.join("real/passwd"), "good:x:5:6::/:\n").unwrap();
         std::os::unix::fs::symlink("/real/passwd", root.join("etc/passwd")).unwrap();
-        assert_eq!(Known::in_tree(&root).resolve("good").unwrap().uid, 5);
+        assert_eq!(UserDatabase::in_tree(&root).resolve("good").unwrap().uid, 5);
         fs::remove_file(root.join("etc/passwd")).unwrap();
         rustix::fs::mknodat(
             rustix::fs::CWD,
@@ -192,13 +196,13 @@ mod tests {
             0,
         )
         .unwrap();
-        assert!(Known::in_tree(&root).resolve("good").is_err());
+        assert!(UserDatabase::in_tree(&root).resolve("good").is_err());
     }
 
     proptest! {
         #[test]
         fn nothing_panics(passwd in ".{0,80}", group in ".{0,80}", text in ".{0,12}") {
-            let _ = Known { passwd, group }.resolve(&text);
+            let _ = UserDatabase { passwd, group }.resolve(&text);
         }
     }
 }

@@ -1,15 +1,15 @@
-//! Containers of containerd, by its own client `ctr`: checkpoints are taken of them (`taken`), and they are containerd's again when they are
+//! Containers of containerd, by its own client `ctr`: checkpoints are taken of them (`checkpoint`), and they are containerd's again when they are
 //! restored (`restore`).
 //!
 //! A container whose root is a directory, which Vellum is mounted on (`ctr run --rootfs`). While a checkpoint is taken containerd's container
 //! runs, and is stopped for a moment past containerd; it is containerd that ends it, and that makes it again.
 
+mod checkpoint;
 mod restore;
-mod taken;
 
 pub(crate) use restore::restore;
 
-use crate::checkpoint::{Criu, Lowers, Needed, said};
+use crate::checkpoint::{Criu, ExternalLibrary, Lowers, last_line};
 use crate::container::{State, in_path, plain_name};
 use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
@@ -30,7 +30,7 @@ const RUNTIME: &str = "runc";
 /// What it takes for a container of containerd to go on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Described {
+pub struct RestoreSpec {
     /// Its namespace there.
     pub namespace: String,
     /// The layers below, the top one first.
@@ -47,7 +47,7 @@ pub struct Described {
     pub spec: serde_json::Value,
     /// The library that its programs have loaded from outside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub library: Option<Needed>,
+    pub library: Option<ExternalLibrary>,
 }
 
 /// As much as is of use of a specification.
@@ -97,7 +97,7 @@ struct Namespace {
 }
 
 impl Spec {
-    fn of(spec: &serde_json::Value) -> Result<Self, Failure> {
+    fn parse(spec: &serde_json::Value) -> Result<Self, Failure> {
         Self::deserialize(spec)
             .map_err(|e| Failure::system("containerd's specification of a container").because(e))
     }
@@ -118,15 +118,15 @@ impl Spec {
     }
 }
 
-impl Described {
+impl RestoreSpec {
     /// The image, for people.
     pub(crate) fn image(&self) -> String {
-        self.lowers.first().map(Lowers::shown).unwrap_or_default()
+        self.lowers.first().map(Lowers::display).unwrap_or_default()
     }
 
     /// The command, for people.
     pub(crate) fn command(&self) -> String {
-        Spec::of(&self.spec).map(|spec| spec.process.args.join(" ")).unwrap_or_default()
+        Spec::parse(&self.spec).map(|spec| spec.process.args.join(" ")).unwrap_or_default()
     }
 }
 
@@ -163,7 +163,7 @@ fn succeeded(output: Output) -> Result<Vec<u8>, String> {
     if output.status.success() {
         return Ok(output.stdout);
     }
-    let said = said(&output.stderr);
+    let said = last_line(&output.stderr);
     Err(format!("containerd: {}", said.strip_prefix("ctr: ").unwrap_or(&said)))
 }
 

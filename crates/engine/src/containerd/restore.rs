@@ -3,11 +3,11 @@
 //! The tree is mounted where it was, above a new upper layer, and `ctr run` makes the container anew. The program that containerd calls for
 //! it is a script that has runc restore where it is asked to create, and gives its place to runc itself when the container runs.
 
-use super::{Containerd, Described, RUNTIME, Spec, runc_state, runtimes, succeeded};
-use crate::checkpoint::{ALWAYS, Kept, OWN_NETWORK, explain};
-use crate::container::{Ending, Restore, in_path};
+use super::{Containerd, RUNTIME, RestoreSpec, Spec, runc_state, runtimes, succeeded};
+use crate::checkpoint::{ALWAYS, CheckpointReader, OWN_NETWORK, explain};
+use crate::container::{ContainerExit, Restore, in_path};
 use crate::mount::Mount;
-use crate::podman::{Beside, quoted};
+use crate::podman::{ScratchDir, quoted};
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
@@ -33,12 +33,12 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub(crate) fn restore(
     asked: &Restore,
     containerd: Containerd,
-    kept: &dyn Kept,
+    kept: &dyn CheckpointReader,
     container: &str,
-    described: &Described,
-) -> Result<Ending, Failure> {
-    let spec = Spec::of(&described.spec)?;
-    let restoring = Restoring { asked, containerd, kept, id: container, described, spec };
+    described: &RestoreSpec,
+) -> Result<ContainerExit, Failure> {
+    let spec = Spec::parse(&described.spec)?;
+    let restoring = RestoreRun { asked, containerd, kept, id: container, described, spec };
     restoring.refuse()?;
     let lowers = restoring.lowers()?;
     let runc = in_path(Path::new(RUNTIME))
@@ -56,18 +56,18 @@ fn private(dir: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
-struct Restoring<'a> {
+struct RestoreRun<'a> {
     asked: &'a Restore,
     containerd: Containerd,
-    kept: &'a dyn Kept,
+    kept: &'a dyn CheckpointReader,
     id: &'a str,
-    described: &'a Described,
+    described: &'a RestoreSpec,
     spec: Spec,
 }
 
-impl Restoring<'_> {
+impl RestoreRun<'_> {
     fn input(&self, why: impl std::fmt::Display) -> Failure {
-        Failure::input(format!("checkpoint {}: {why}", self.kept.shown()))
+        Failure::input(format!("checkpoint {}: {why}", self.kept.display()))
     }
 
     /// Refuses what would become something else than it was.
@@ -82,7 +82,7 @@ impl Restoring<'_> {
                 return Err(self.input(format!("it is of a container of containerd; leave {option} out")));
             }
         }
-        let Described { namespace, root, upper, .. } = self.described;
+        let RestoreSpec { namespace, root, upper, .. } = self.described;
         if self.containerd.output(namespace, ["containers", "info", self.id])?.status.success() {
             let id = self.id;
             return Err(self.input(format!(
@@ -90,13 +90,17 @@ impl Restoring<'_> {
             )));
         }
         let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
-        let shown = root.display();
+        let display = root.display();
         let point = root.canonicalize().unwrap_or_else(|_| root.clone());
         if mounts(&table).any(|mount| mount.point == point) {
-            return Err(self.input(format!("the container's root {shown} is mounted; vellum umount {shown}")));
+            return Err(
+                self.input(format!("the container's root {display} is mounted; vellum umount {display}"))
+            );
         }
         if !root.is_dir() {
-            return Err(self.input(format!("the container's root {shown} is not there; make the directory")));
+            return Err(
+                self.input(format!("the container's root {display} is not there; make the directory"))
+            );
         }
         if fs::read_dir(upper).is_ok_and(|mut entries| entries.next().is_some()) {
             return Err(
@@ -121,7 +125,7 @@ impl Restoring<'_> {
         let mut all = Vec::new();
         for lowers in &self.described.lowers {
             let found = lowers.layers(&lowers.source(), &store, &|| false);
-            let found = found.map_err(|why| why.of(format!("checkpoint {}", self.kept.shown())))?;
+            let found = found.map_err(|why| why.context(format!("checkpoint {}", self.kept.display())))?;
             all.extend(found.into_iter().flatten());
         }
         Ok(all)
@@ -129,7 +133,7 @@ impl Restoring<'_> {
 
     /// Fills the upper layer, and mounts the tree.
     fn mount(&self, lowers: Vec<LayerSource>) -> Result<(), Failure> {
-        let Described { root, upper, work, profile, .. } = self.described;
+        let RestoreSpec { root, upper, work, profile, .. } = self.described;
         let profile = match profile.as_str() {
             "passthrough" => Profile::Passthrough,
             _ => Profile::Cached,
@@ -154,10 +158,10 @@ impl Restoring<'_> {
     }
 
     /// Has containerd run it.
-    fn go(&self, runc: &Path) -> Result<Ending, Failure> {
-        let Described { namespace, spec, .. } = self.described;
+    fn go(&self, runc: &Path) -> Result<ContainerExit, Failure> {
+        let RestoreSpec { namespace, spec, .. } = self.described;
         let state = self.asked.state.as_deref();
-        let beside = Beside::new(state)?;
+        let scratch = ScratchDir::new(state)?;
         let dir = runtimes(state, namespace, self.id)?;
         let failed = |e: io::Error| Failure::at(&dir, e);
         // Of one that containerd has no more.
@@ -166,10 +170,10 @@ impl Restoring<'_> {
         }
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir.join(WORK)).map_err(failed)?;
         let restored = runc_state(namespace).join(self.id).join(STATE);
-        let images = self.kept.images(beside.path(), &restored)?;
+        let images = self.kept.images(scratch.path(), &restored)?;
         let program = dir.join(RUNTIME);
         self.script(&dir, runc, &images).map_err(failed)?;
-        let file = beside.path().join("spec.json");
+        let file = scratch.path().join("spec.json");
         let text = serde_json::to_vec(spec).map_err(|e| Failure::system("a specification").because(e))?;
         fs::write(&file, text).map_err(failed)?;
         let arguments = [
@@ -184,7 +188,7 @@ impl Restoring<'_> {
         match succeeded(self.containerd.output(namespace, arguments)?) {
             Ok(_) => {
                 let _ = writeln!(io::stdout(), "{namespace}/{}", self.id);
-                Ok(Ending { status: 0, said: None })
+                Ok(ContainerExit { status: 0, said: None })
             }
             Err(said) => {
                 let why = explain(&dir.join(WORK).join(LOG)).unwrap_or(said);
@@ -193,7 +197,7 @@ impl Restoring<'_> {
                     let _ = self.containerd.output(namespace, what.iter().chain([&self.id]));
                 }
                 let _ = remove_tree(&dir);
-                Err(Failure::system(format!("checkpoint {}: cannot be restored: {why}", self.kept.shown())))
+                Err(Failure::system(format!("checkpoint {}: cannot be restored: {why}", self.kept.display())))
             }
         }
     }

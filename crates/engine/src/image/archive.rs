@@ -48,7 +48,7 @@ pub(super) struct Entry {
 
 /// What headers before an entry say about it.
 #[derive(Default)]
-struct Extended {
+struct ExtendedHeader {
     name: Option<Vec<u8>>,
     target: Option<Vec<u8>>,
     size: Option<u64>,
@@ -83,7 +83,7 @@ impl<R: Read> Archive<R> {
 
     /// The next entry; None at the end.
     pub(super) fn next(&mut self) -> io::Result<Option<Entry>> {
-        let mut extended = Extended::default();
+        let mut extended = ExtendedHeader::default();
         for _ in 0..HEADERS_MAX {
             let Some(header) = self.header()? else {
                 return Ok(None);
@@ -161,7 +161,7 @@ impl<R: Read> Archive<R> {
         header: &Header,
         kind: EntryType,
         size: u64,
-        mut extended: Extended,
+        mut extended: ExtendedHeader,
     ) -> io::Result<Entry> {
         let named = extended.sparse.as_mut().and_then(Sparse::name).or(extended.name);
         let mut name = named.unwrap_or_else(|| header.path_bytes().into_owned());
@@ -205,11 +205,11 @@ impl<R: Read> Archive<R> {
                 .filter(|id| *id != u32::MAX)
                 .ok_or_else(|| bad(format!("owner {id}: not a user id")))
         };
-        let shown = |e: io::Error| bad(format!("{}: {e}", String::from_utf8_lossy(&name)));
+        let display = |e: io::Error| bad(format!("{}: {e}", String::from_utf8_lossy(&name)));
         let device = match kind {
             Kind::CharDevice | Kind::BlockDevice => (
-                header.device_major().map_err(shown)?.unwrap_or(0),
-                header.device_minor().map_err(shown)?.unwrap_or(0),
+                header.device_major().map_err(display)?.unwrap_or(0),
+                header.device_minor().map_err(display)?.unwrap_or(0),
             ),
             _ => (0, 0),
         };
@@ -220,8 +220,8 @@ impl<R: Read> Archive<R> {
                 .unwrap_or_else(|| header.link_name_bytes().unwrap_or_default().into_owned()),
             kind,
             mode: header.mode().map_err(|_| bad("a mode that is no number"))? & 0o7777,
-            uid: id(extended.uid, header.uid()).map_err(shown)?,
-            gid: id(extended.gid, header.gid()).map_err(shown)?,
+            uid: id(extended.uid, header.uid()).map_err(display)?,
+            gid: id(extended.gid, header.gid()).map_err(display)?,
             mtime: extended.mtime.unwrap_or_else(|| (seconds(), 0)),
             size,
             regions,
@@ -245,7 +245,7 @@ impl<R: Read> Read for Archive<R> {
     }
 }
 
-impl Extended {
+impl ExtendedHeader {
     fn take(&mut self, text: &[u8]) -> io::Result<()> {
         let number = |value: &[u8]| std::str::from_utf8(value).ok().and_then(|text| text.parse::<u64>().ok());
         let no_number = || bad("an extended header with a number that is none");

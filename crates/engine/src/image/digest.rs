@@ -34,7 +34,7 @@ impl Algorithm {
     }
 
     /// The digest of bytes.
-    pub(super) fn of(self, bytes: &[u8]) -> Digest {
+    pub(super) fn digest(self, bytes: &[u8]) -> Digest {
         let mut state = State::new(self);
         state.update(bytes);
         state.finish()
@@ -129,12 +129,12 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// A reader that digests what goes through it.
-pub(super) struct Digesting<R> {
+pub(super) struct DigestReader<R> {
     source: R,
     state: State,
 }
 
-impl<R: Read> Digesting<R> {
+impl<R: Read> DigestReader<R> {
     pub(super) fn new(source: R, algorithm: Algorithm) -> Self {
         Self { source, state: State::new(algorithm) }
     }
@@ -146,7 +146,7 @@ impl<R: Read> Digesting<R> {
     }
 }
 
-impl<R: Read> Read for Digesting<R> {
+impl<R: Read> Read for DigestReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let len = self.source.read(buffer)?;
         self.state.update(buffer.get(..len).unwrap_or_default());
@@ -179,14 +179,14 @@ mod tests {
     #[test]
     fn what_goes_through_is_digested() {
         for algorithm in Algorithm::ALL {
-            let mut reader = Digesting::new(&b"abc"[..], algorithm);
+            let mut reader = DigestReader::new(&b"abc"[..], algorithm);
             let mut one = [0];
             reader.read_exact(&mut one).unwrap();
             let digest = reader.finish().unwrap();
-            assert_eq!(digest, algorithm.of(b"abc"));
+            assert_eq!(digest, algorithm.digest(b"abc"));
             assert_eq!(Digest::parse(&digest.to_string()), Ok(digest));
         }
-        assert_eq!(Algorithm::Sha256.of(b"").digits(), EMPTY);
-        assert_eq!(Algorithm::Sha384.of(b"").digits(), EMPTY_384);
+        assert_eq!(Algorithm::Sha256.digest(b"").digits(), EMPTY);
+        assert_eq!(Algorithm::Sha384.digest(b"").digits(), EMPTY_384);
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use vellum_service::layers::ceph::Visit;
 
 /// A file that is read from its beginning to its end.
-pub(crate) struct Opened {
+pub(crate) struct BlobReader {
     pub(crate) data: Box<dyn Read>,
     /// Its size in bytes.
     pub(crate) len: u64,
@@ -14,44 +14,44 @@ pub(crate) struct Opened {
 /// The files of a layout, by their paths in it.
 pub(crate) trait Files {
     /// Opens a regular file.
-    fn open(&self, path: &Path) -> io::Result<Opened>;
+    fn open(&self, path: &Path) -> io::Result<BlobReader>;
 
     /// What messages call one; the layout itself, where the path is empty.
-    fn shown(&self, path: &Path) -> String;
+    fn display(&self, path: &Path) -> String;
 }
 
 /// Those in a directory of this host.
-pub(crate) struct Here(pub(crate) PathBuf);
+pub(crate) struct HostFiles(pub(crate) PathBuf);
 
-impl Here {
+impl HostFiles {
     fn at(&self, path: &Path) -> PathBuf {
         if path.as_os_str().is_empty() { self.0.clone() } else { self.0.join(path) }
     }
 }
 
-impl Files for Here {
-    fn open(&self, path: &Path) -> io::Result<Opened> {
-        let file = crate::regular::open(&self.at(path))?;
+impl Files for HostFiles {
+    fn open(&self, path: &Path) -> io::Result<BlobReader> {
+        let file = crate::regular_file::open(&self.at(path))?;
         let len = file.metadata()?.len();
-        Ok(Opened { data: Box::new(file), len })
+        Ok(BlobReader { data: Box::new(file), len })
     }
 
-    fn shown(&self, path: &Path) -> String {
+    fn display(&self, path: &Path) -> String {
         self.at(path).display().to_string()
     }
 }
 
 /// Those in a directory of CephFS.
-pub(crate) struct There(pub(crate) Visit);
+pub(crate) struct CephFiles(pub(crate) Visit);
 
-impl Files for There {
-    fn open(&self, path: &Path) -> io::Result<Opened> {
+impl Files for CephFiles {
+    fn open(&self, path: &Path) -> io::Result<BlobReader> {
         let file = self.0.open_file(path)?;
         let len = file.size();
-        Ok(Opened { data: Box::new(file), len })
+        Ok(BlobReader { data: Box::new(file), len })
     }
 
-    fn shown(&self, path: &Path) -> String {
+    fn display(&self, path: &Path) -> String {
         let top = self.0.layer();
         if path.as_os_str().is_empty() { top.to_string() } else { format!("{top}/{}", path.display()) }
     }

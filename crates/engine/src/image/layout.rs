@@ -3,7 +3,7 @@
 use super::LAYOUT_FILE;
 use super::digest::Digest;
 use super::documents::{self, Configuration, Descriptor, Index, Manifest, texts};
-use super::files::{Files, Here};
+use super::files::{Files, HostFiles};
 use super::platform::Machine;
 use super::store::LayerStore;
 use serde::de::DeserializeOwned;
@@ -60,7 +60,7 @@ pub struct Layout {
 impl Layout {
     /// Reads the image `tag` of the layout in `dir`. Without a tag there has to be one image only, or one that is called latest.
     pub fn open(dir: &Path, tag: Option<&str>) -> Result<Self, Failure> {
-        Self::open_of(&Here(dir.to_owned()), tag)
+        Self::open_of(&HostFiles(dir.to_owned()), tag)
     }
 
     /// As [`Self::open`], of a layout anywhere.
@@ -144,7 +144,7 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn bad(&self, why: &str) -> Failure {
-        Failure::input(format!("image {}: {why}", self.files.shown(Path::new(""))))
+        Failure::input(format!("image {}: {why}", self.files.display(Path::new(""))))
     }
 
     /// The one that is called `tag`; of several with this name, the one for this machine.
@@ -218,9 +218,9 @@ impl Reader<'_> {
     }
 
     fn file<T: DeserializeOwned>(&self, path: &Path, digest: Option<&Digest>) -> Result<T, Failure> {
-        let shown = self.files.shown(path);
-        let bad = |why: &str| Failure::input(format!("image file {shown}: {why}"));
-        let failed = |e| Failure::input(format!("image file {shown}")).because(e);
+        let display = self.files.display(path);
+        let bad = |why: &str| Failure::input(format!("image file {display}: {why}"));
+        let failed = |e| Failure::input(format!("image file {display}")).because(e);
         let left = self.left.get().checked_sub(1);
         self.left.set(
             left.ok_or_else(|| self.bad(&format!("more than {DOCUMENTS_MAX} documents for one image")))?,
@@ -232,7 +232,7 @@ impl Reader<'_> {
             return Err(bad("too large to be a description of an image"));
         }
         if let Some(wanted) = digest {
-            let is = wanted.algorithm.of(&text);
+            let is = wanted.algorithm.digest(&text);
             if is != *wanted {
                 return Err(bad(&format!("its digest is {is}")).remedy("get the image again"));
             }

@@ -17,7 +17,7 @@ impl World {
 
     fn put(&self, kind: &str, document: &Value, algorithm: Algorithm) -> Value {
         let text = document.to_string();
-        let digest = algorithm.of(text.as_bytes());
+        let digest = algorithm.digest(text.as_bytes());
         let path = self.0.path().join(digest.blob_path());
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, &text).unwrap();

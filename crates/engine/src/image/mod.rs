@@ -2,27 +2,27 @@
 //!
 //! `layout` reads an OCI image layout by its `documents`, and takes the image for this `platform`; `store` keeps its layers unpacked,
 //! each once. A layer is hostile until checked: `archive`, `pax` and `sparse` read tar, `compression` what it may be packed with,
-//! `place` finds the way to an entry without leaving the layer, and `unpack` makes it. `digest` says whether all of it is what the
+//! `entry_path` finds the way to an entry without leaving the layer, and `unpack` makes it. `digest` says whether all of it is what the
 //! image promises.
 
 mod archive;
 mod compression;
 mod digest;
 mod documents;
+mod entry_path;
 mod files;
-mod implied;
+mod implicit_dirs;
 mod layout;
 mod pax;
-mod place;
 mod platform;
 mod sparse;
 mod store;
 mod unpack;
 
-pub(crate) use files::Here;
-use files::{Files, There};
+pub(crate) use entry_path::open_beneath;
+pub(crate) use files::HostFiles;
+use files::{CephFiles, Files};
 pub use layout::{Defaults, Layout};
-pub(crate) use place::open_beneath;
 pub use store::LayerStore;
 
 use rustix::io::Errno;
@@ -49,21 +49,21 @@ pub enum Source {
 }
 
 /// An image that has been looked at.
-pub(crate) enum Found {
+pub(crate) enum ResolvedImage {
     /// A tree, which is the one layer.
     Tree(LayerSource),
     /// A layout, and where its files are.
     Layout(Layout, Box<dyn Files>),
 }
 
-impl Found {
+impl ResolvedImage {
     /// What it is.
-    pub(crate) fn of(image: &Source) -> Result<Self, Failure> {
+    pub(crate) fn resolve(image: &Source) -> Result<Self, Failure> {
         match image {
             Source::Tree(dir) => Ok(Self::Tree(dir.clone().into())),
-            Source::Layout(dir, tag) => Self::layout(Here(dir.clone()), tag.as_deref()),
+            Source::Layout(dir, tag) => Self::layout(HostFiles(dir.clone()), tag.as_deref()),
             Source::Far(layer) => {
-                let there = There(layer.visit()?);
+                let there = CephFiles(layer.visit()?);
                 if is_layout(&there)? {
                     return Self::layout(there, None);
                 }
@@ -82,7 +82,7 @@ impl Found {
         let whole = layer.is_there()?;
         let named = layer.split_tag().filter(|_| !whole);
         let (dir, tag) = named.map_or_else(|| (layer.clone(), None), |(dir, tag)| (dir, Some(tag)));
-        let there = There(dir.visit()?);
+        let there = CephFiles(dir.visit()?);
         if is_layout(&there)? {
             return Self::layout(there, tag.as_deref());
         }
@@ -115,9 +115,9 @@ impl Found {
     }
 }
 
-fn is_layout(there: &There) -> Result<bool, Failure> {
+fn is_layout(there: &CephFiles) -> Result<bool, Failure> {
     let file = Path::new(LAYOUT_FILE);
-    let failed = |e| Failure::input(format!("image file {}", there.shown(file))).because(e);
+    let failed = |e| Failure::input(format!("image file {}", there.display(file))).because(e);
     match there.open(file) {
         Ok(_) => Ok(true),
         Err(e) => match e.raw_os_error().map(Errno::from_raw_os_error) {
@@ -213,26 +213,26 @@ mod tests {
         fs::write(top.join("layout/oci-layout"), "{}").unwrap();
         fs::write(top.join("odd:name/oci-layout"), "{}").unwrap();
         let parse = |text: String| Source::parse(Path::new(&text));
-        let shown = top.display();
-        assert_eq!(parse(format!("{shown}/tree")), Ok(Source::Tree(top.join("tree"))));
+        let display = top.display();
+        assert_eq!(parse(format!("{display}/tree")), Ok(Source::Tree(top.join("tree"))));
         for (text, name, tag) in [
-            (format!("{shown}/layout"), "layout", None),
-            (format!("oci:{shown}/layout"), "layout", None),
-            (format!("oci:{shown}/layout:v1"), "layout", Some("v1")),
-            (format!("oci:{shown}/odd:name"), "odd:name", None),
-            (format!("oci:{shown}/odd:name:v1"), "odd:name", Some("v1")),
+            (format!("{display}/layout"), "layout", None),
+            (format!("oci:{display}/layout"), "layout", None),
+            (format!("oci:{display}/layout:v1"), "layout", Some("v1")),
+            (format!("oci:{display}/odd:name"), "odd:name", None),
+            (format!("oci:{display}/odd:name:v1"), "odd:name", Some("v1")),
         ] {
             let wanted = Source::Layout(top.join(name), tag.map(str::to_owned));
             assert_eq!(parse(text), Ok(wanted));
         }
         assert_eq!(parse("ceph:/a/b".to_owned()), Ok(Source::Far(CephLayer::at(b"a/b"))));
         assert_eq!(parse("oci:ceph:/a/b:v1".to_owned()), Ok(Source::FarLayout(CephLayer::at(b"a/b:v1"))));
-        let missing = format!("{shown}/missing");
+        let missing = format!("{display}/missing");
         for bad in
             ["oci:".into(), format!("oci:{missing}"), format!("oci:{missing}:tag"), missing, String::new()]
         {
             assert_eq!(parse(bad.clone()).unwrap_err().exit_status(), 2, "{bad}");
         }
-        assert_eq!(parse(format!("oci:{shown}/tree")).unwrap_err().exit_status(), 2);
+        assert_eq!(parse(format!("oci:{display}/tree")).unwrap_err().exit_status(), 2);
     }
 }

@@ -2,11 +2,11 @@
 
 use super::archive::Archive;
 use super::compression;
-use super::digest::Digesting;
-use super::files::{Files, Opened};
+use super::digest::DigestReader;
+use super::files::{BlobReader, Files};
 use super::layout::Blob;
-use super::unpack::{Trouble, unpack};
-use crate::own::Owned;
+use super::unpack::{UnpackError, unpack};
+use crate::locked_dir::LockedDir;
 use rustix::fs::{Mode, OFlags};
 use std::fs::{self, File};
 use std::io::{self, BufReader};
@@ -46,7 +46,7 @@ impl LayerStore {
     pub fn sweep(&self) {
         for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             if entry.file_name().as_encoded_bytes().starts_with(UNFINISHED.as_bytes())
-                && let Ok(Some(dead)) = Owned::existing(&entry.path())
+                && let Ok(Some(dead)) = LockedDir::existing(&entry.path())
                 && let Err(e) = remove_tree(dead.path())
             {
                 tracing::warn!("{}: cannot be removed: {e}", entry.path().display());
@@ -80,7 +80,7 @@ impl LayerStore {
             if stop() {
                 return Ok(None);
             }
-            match Owned::make(&self.dir.join(format!("{UNFINISHED}{}", blob.content.digits())))
+            match LockedDir::make(&self.dir.join(format!("{UNFINISHED}{}", blob.content.digits())))
                 .map_err(failed)?
             {
                 Some(mine) => break mine,
@@ -104,9 +104,9 @@ fn unpack_to(
     done: &Path,
     stop: &dyn Fn() -> bool,
 ) -> Result<bool, Failure> {
-    let shown = files.shown(&blob.path);
-    let layer = |why: String| Failure::input(format!("layer {shown}: {why}"));
-    let failed = |e: io::Error| Failure::input(format!("layer {shown}")).because(e);
+    let display = files.display(&blob.path);
+    let layer = |why: String| Failure::input(format!("layer {display}: {why}"));
+    let failed = |e: io::Error| Failure::input(format!("layer {display}")).because(e);
     let system = |path: &Path, e: io::Error| Failure::at(path, e);
     let tree = unfinished.join(TREE);
     // What an interrupted command has left is of no use.
@@ -114,18 +114,20 @@ fn unpack_to(
     fs::create_dir(&tree).map_err(|e| system(&tree, e))?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::open(&tree, flags, Mode::empty()).map_err(|e| system(&tree, e.into()))?;
-    let Opened { data, len } = files.open(&blob.path).map_err(failed)?;
+    let BlobReader { data, len } = files.open(&blob.path).map_err(failed)?;
     if len != blob.size {
         return Err(layer(format!("{len} bytes, and the manifest says {}; get the image again", blob.size)));
     }
-    let mut packed = BufReader::with_capacity(PART, Digesting::new(data, blob.digest.algorithm));
+    let mut packed = BufReader::with_capacity(PART, DigestReader::new(data, blob.digest.algorithm));
     let plain = {
         let plain = compression::unpacked(&mut packed).map_err(failed)?;
-        let mut archive = Archive::new(Digesting::new(plain, blob.content.algorithm));
+        let mut archive = Archive::new(DigestReader::new(plain, blob.content.algorithm));
         match unpack(&mut archive, &root, stop) {
-            Err(Trouble::Stopped) => return Ok(false),
-            Err(Trouble::Layer(why)) => return Err(layer(why)),
-            Err(Trouble::System(why)) => return Err(Failure::system(format!("{}: {why}", tree.display()))),
+            Err(UnpackError::Stopped) => return Ok(false),
+            Err(UnpackError::Layer(why)) => return Err(layer(why)),
+            Err(UnpackError::System(why)) => {
+                return Err(Failure::system(format!("{}: {why}", tree.display())));
+            }
             Ok(()) => archive.into_source().finish().map_err(failed)?,
         }
     };

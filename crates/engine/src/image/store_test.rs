@@ -1,7 +1,7 @@
 //! Layers that mean well, and layers that do not.
 
 use super::*;
-use crate::image::Here;
+use crate::image::HostFiles;
 use crate::image::digest::{Algorithm, Digest};
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -74,12 +74,12 @@ struct World {
 }
 
 fn of(bytes: &[u8]) -> Digest {
-    Algorithm::Sha256.of(bytes)
+    Algorithm::Sha256.digest(bytes)
 }
 
 /// Blobs are called by their whole paths here.
-fn here() -> Here {
-    Here(PathBuf::new())
+fn here() -> HostFiles {
+    HostFiles(PathBuf::new())
 }
 
 impl World {
@@ -348,8 +348,9 @@ fn every_digest_is_checked_by_its_own_algorithm() {
     let text = Tar::default().file("f", "x").end();
     let plain = world.blob(&text, &text);
     for algorithm in [Algorithm::Sha384, Algorithm::Sha512] {
-        let blob = Blob { digest: algorithm.of(&text), content: algorithm.of(&text), ..plain.clone() };
-        let wrong = Blob { content: algorithm.of(b"x"), ..blob.clone() };
+        let blob =
+            Blob { digest: algorithm.digest(&text), content: algorithm.digest(&text), ..plain.clone() };
+        let wrong = Blob { content: algorithm.digest(b"x"), ..blob.clone() };
         world.is_bad(world.store.layer(&wrong, &here(), &|| false).map(Option::unwrap), "digest");
         let dir = world.store.layer(&blob, &here(), &|| false).unwrap().unwrap();
         assert_eq!(world.store.present(&[blob.content.digits().to_owned()]), Some(vec![dir.clone()]));

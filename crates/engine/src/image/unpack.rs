@@ -4,7 +4,7 @@
 
 use super::archive::{Archive, Entry, Kind};
 use super::sparse::Region;
-use super::{implied, place};
+use super::{entry_path, implicit_dirs};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ const OPAQUE: &[u8] = b".wh..wh..opq";
 
 /// Why a layer is not unpacked.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Trouble {
+pub(super) enum UnpackError {
     /// The layer is at fault.
     Layer(String),
     /// The system is.
@@ -38,19 +38,19 @@ pub(super) fn unpack<R: Read>(
     archive: &mut Archive<R>,
     root: &OwnedFd,
     stop: &dyn Fn() -> bool,
-) -> Result<(), Trouble> {
+) -> Result<(), UnpackError> {
     let mut tree = Tree { root, times: BTreeMap::new(), part: vec![0; PART] };
-    rustix::fs::fchmod(root, Mode::from_raw_mode(0o755)).map_err(|e| Trouble::System(e.to_string()))?;
-    while let Some(entry) = archive.next().map_err(|e| Trouble::Layer(e.to_string()))? {
+    rustix::fs::fchmod(root, Mode::from_raw_mode(0o755)).map_err(|e| UnpackError::System(e.to_string()))?;
+    while let Some(entry) = archive.next().map_err(|e| UnpackError::Layer(e.to_string()))? {
         if stop() {
-            return Err(Trouble::Stopped);
+            return Err(UnpackError::Stopped);
         }
         tree.make(&entry, archive).map_err(|why| why.about(&entry.name))?;
     }
     tree.finish()
 }
 
-impl Trouble {
+impl UnpackError {
     fn about(self, name: &[u8]) -> Self {
         let name = String::from_utf8_lossy(name);
         match self {
@@ -61,7 +61,7 @@ impl Trouble {
     }
 }
 
-impl From<Errno> for Trouble {
+impl From<Errno> for UnpackError {
     fn from(e: Errno) -> Self {
         match e {
             Errno::NOENT
@@ -86,20 +86,20 @@ struct Tree<'a> {
 }
 
 impl Tree<'_> {
-    fn make(&mut self, entry: &Entry, data: &mut impl Read) -> Result<(), Trouble> {
-        let parts = place::parts(&entry.name).map_err(|why| Trouble::Layer(why.to_owned()))?;
+    fn make(&mut self, entry: &Entry, data: &mut impl Read) -> Result<(), UnpackError> {
+        let parts = entry_path::parts(&entry.name).map_err(|why| UnpackError::Layer(why.to_owned()))?;
         let Some((name, above)) = parts.split_last() else {
             // No engine heeds it. A layer of a directory that was private where it was made would make all of the container's so.
             return match entry.kind {
                 Kind::Directory => Ok(()),
-                _ => Err(Trouble::Layer("the root of a layer has to be a directory".to_owned())),
+                _ => Err(UnpackError::Layer("the root of a layer has to be a directory".to_owned())),
             };
         };
         let bytes = name.as_encoded_bytes();
         if bytes.starts_with(AUFS) && bytes != OPAQUE {
             return Ok(());
         }
-        let parent = place::directory(self.root, above)?;
+        let parent = entry_path::directory(self.root, above)?;
         match entry.kind {
             Kind::Directory => self.directory(entry, &parts, &parent, name),
             Kind::HardLink => self.hard_link(entry, &parts, &parent, name),
@@ -121,7 +121,7 @@ impl Tree<'_> {
     }
 
     /// Takes away what is there of this name, with all that is in it; the last entry of a name counts.
-    fn clear(&mut self, parts: &[&OsStr], parent: &OwnedFd, name: &OsStr) -> Result<(), Trouble> {
+    fn clear(&mut self, parts: &[&OsStr], parent: &OwnedFd, name: &OsStr) -> Result<(), UnpackError> {
         let is_below =
             |path: &[OsString]| path.len() >= parts.len() && path.iter().zip(parts).all(|(a, b)| a == b);
         let gone = self.times.range(owned(parts)..).map(|(path, _)| path).take_while(|path| is_below(path));
@@ -138,9 +138,9 @@ impl Tree<'_> {
         parts: &[&OsStr],
         parent: &OwnedFd,
         name: &OsStr,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), UnpackError> {
         match rustix::fs::mkdirat(parent, name, Mode::RWXU) {
-            Err(Errno::EXIST) if is_directory(parent, name)? => implied::unmark(opened(parent, name)?)?,
+            Err(Errno::EXIST) if is_directory(parent, name)? => implicit_dirs::unmark(opened(parent, name)?)?,
             Err(Errno::EXIST) => {
                 self.clear(parts, parent, name)?;
                 rustix::fs::mkdirat(parent, name, Mode::RWXU)?;
@@ -158,7 +158,7 @@ impl Tree<'_> {
         parent: &OwnedFd,
         name: &OsStr,
         data: &mut impl Read,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), UnpackError> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut file = File::from(rustix::fs::openat(parent, name, flags, Mode::RUSR | Mode::WUSR)?);
         match &entry.regions {
@@ -166,7 +166,7 @@ impl Tree<'_> {
             Some(regions) => {
                 rustix::fs::ftruncate(&file, entry.size)?;
                 for Region { offset, len } in regions {
-                    file.seek(SeekFrom::Start(*offset)).map_err(|e| Trouble::System(e.to_string()))?;
+                    file.seek(SeekFrom::Start(*offset)).map_err(|e| UnpackError::System(e.to_string()))?;
                     self.copy(&mut file, &mut data.take(*len))?;
                 }
             }
@@ -175,16 +175,16 @@ impl Tree<'_> {
         Ok(rustix::fs::futimens(&file, &stamps(entry.mtime))?)
     }
 
-    fn copy(&mut self, file: &mut File, data: &mut impl Read) -> Result<(), Trouble> {
+    fn copy(&mut self, file: &mut File, data: &mut impl Read) -> Result<(), UnpackError> {
         loop {
             let len = match data.read(&mut self.part) {
                 Ok(0) => return Ok(()),
                 Ok(len) => len,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                Err(e) => return Err(Trouble::Layer(e.to_string())),
+                Err(e) => return Err(UnpackError::Layer(e.to_string())),
             };
             let part = self.part.get(..len).unwrap_or_default();
-            file.write_all(part).map_err(|e| Trouble::System(e.to_string()))?;
+            file.write_all(part).map_err(|e| UnpackError::System(e.to_string()))?;
         }
     }
 
@@ -195,12 +195,12 @@ impl Tree<'_> {
         parts: &[&OsStr],
         parent: &OwnedFd,
         name: &OsStr,
-    ) -> Result<(), Trouble> {
-        let shown = String::from_utf8_lossy(&entry.target);
-        let none = |why: &str| Trouble::Layer(format!("a hard link to {shown}: {why}"));
-        let target = place::parts(&entry.target).map_err(none)?;
+    ) -> Result<(), UnpackError> {
+        let display = String::from_utf8_lossy(&entry.target);
+        let none = |why: &str| UnpackError::Layer(format!("a hard link to {display}: {why}"));
+        let target = entry_path::parts(&entry.target).map_err(none)?;
         let (last, above) = target.split_last().ok_or_else(|| none("not a file"))?;
-        let from = place::open_beneath(self.root, above, OFlags::PATH | OFlags::DIRECTORY)
+        let from = entry_path::open_beneath(self.root, above, OFlags::PATH | OFlags::DIRECTORY)
             .map_err(|e| none(&e.to_string()))?;
         let old =
             rustix::fs::statat(&from, *last, AtFlags::SYMLINK_NOFOLLOW).map_err(|e| none(&e.to_string()))?;
@@ -229,14 +229,14 @@ impl Tree<'_> {
         times(parent, name, entry.mtime)
     }
 
-    fn finish(self) -> Result<(), Trouble> {
+    fn finish(self) -> Result<(), UnpackError> {
         for (path, mtime) in &self.times {
             let parts: Vec<&OsStr> = path.iter().map(OsString::as_os_str).collect();
             let Some((last, above)) = parts.split_last() else { continue };
-            let parent = place::open_beneath(self.root, above, OFlags::PATH | OFlags::DIRECTORY);
-            match parent.map_err(Trouble::from).and_then(|parent| times(&parent, last, *mtime)) {
+            let parent = entry_path::open_beneath(self.root, above, OFlags::PATH | OFlags::DIRECTORY);
+            match parent.map_err(UnpackError::from).and_then(|parent| times(&parent, last, *mtime)) {
                 // It was named by a link that leads elsewhere by now.
-                Err(Trouble::Layer(_)) => {}
+                Err(UnpackError::Layer(_)) => {}
                 done => done.map_err(|why| why.about(parts.join(OsStr::new("/")).as_bytes()))?,
             }
         }
@@ -253,12 +253,12 @@ fn opened(parent: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(parent, name, flags, Mode::empty())
 }
 
-fn is_directory(parent: &OwnedFd, name: &OsStr) -> Result<bool, Trouble> {
+fn is_directory(parent: &OwnedFd, name: &OsStr) -> Result<bool, UnpackError> {
     let stat = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
     Ok(FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
 }
 
-fn node(entry: &Entry, parent: &OwnedFd, name: &OsStr) -> Result<(), Trouble> {
+fn node(entry: &Entry, parent: &OwnedFd, name: &OsStr) -> Result<(), UnpackError> {
     let kind = match entry.kind {
         Kind::CharDevice => FileType::CharacterDevice,
         Kind::BlockDevice => FileType::BlockDevice,
@@ -284,30 +284,30 @@ fn ids(entry: &Entry) -> (Option<Uid>, Option<Gid>) {
     (Some(Uid::from_raw(entry.uid)), Some(Gid::from_raw(entry.gid)))
 }
 
-fn not_owned(entry: &Entry, e: Errno) -> Trouble {
+fn not_owned(entry: &Entry, e: Errno) -> UnpackError {
     let remedy = match e {
         Errno::INVAL | Errno::PERM => {
             "; run as root, or in a user namespace that maps this owner (podman unshare)"
         }
         _ => "",
     };
-    Trouble::System(format!("cannot be owned by {}:{}: {e}{remedy}", entry.uid, entry.gid))
+    UnpackError::System(format!("cannot be owned by {}:{}: {e}{remedy}", entry.uid, entry.gid))
 }
 
-fn own(parent: &OwnedFd, name: &OsStr, entry: &Entry) -> Result<(), Trouble> {
+fn own(parent: &OwnedFd, name: &OsStr, entry: &Entry) -> Result<(), UnpackError> {
     let (uid, gid) = ids(entry);
     rustix::fs::chownat(parent, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW).map_err(|e| not_owned(entry, e))
 }
 
 /// Owner first, for a change of it takes set-user-ID bits and capabilities away.
-fn dress(object: &impl AsFd, entry: &Entry) -> Result<(), Trouble> {
+fn dress(object: &impl AsFd, entry: &Entry) -> Result<(), UnpackError> {
     let (uid, gid) = ids(entry);
     rustix::fs::fchown(object, uid, gid).map_err(|e| not_owned(entry, e))?;
     rustix::fs::fchmod(object, Mode::from_raw_mode(entry.mode))?;
     attributes(object, entry)
 }
 
-fn attributes(object: &impl AsFd, entry: &Entry) -> Result<(), Trouble> {
+fn attributes(object: &impl AsFd, entry: &Entry) -> Result<(), UnpackError> {
     for (name, value) in &entry.xattrs {
         if !is_welcome(name) {
             tracing::debug!("attribute {} is left out", String::from_utf8_lossy(name));
@@ -318,7 +318,7 @@ fn attributes(object: &impl AsFd, entry: &Entry) -> Result<(), Trouble> {
                 let (file, name) = (String::from_utf8_lossy(&entry.name), String::from_utf8_lossy(name));
                 tracing::warn!("{file}: attribute {name} cannot be kept: {e}");
             }
-            set => set.map_err(|e| Trouble::System(format!("{}: {e}", String::from_utf8_lossy(name))))?,
+            set => set.map_err(|e| UnpackError::System(format!("{}: {e}", String::from_utf8_lossy(name))))?,
         }
     }
     Ok(())
@@ -339,6 +339,6 @@ fn stamps((seconds, nanoseconds): (i64, u32)) -> Timestamps {
     Timestamps { last_access: time, last_modification: time }
 }
 
-fn times(parent: &OwnedFd, name: &OsStr, mtime: (i64, u32)) -> Result<(), Trouble> {
+fn times(parent: &OwnedFd, name: &OsStr, mtime: (i64, u32)) -> Result<(), UnpackError> {
     Ok(rustix::fs::utimensat(parent, name, &stamps(mtime), AtFlags::SYMLINK_NOFOLLOW)?)
 }

@@ -111,8 +111,8 @@ impl Walk {
         self.first.insert(number, path.to_owned());
         let kind = match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => {
-                let flags = crate::regular::FLAGS | OFlags::NOFOLLOW;
-                let mut file = crate::regular::checked(openat(dir, name, flags, Mode::empty())?)?;
+                let flags = crate::regular_file::FLAGS | OFlags::NOFOLLOW;
+                let mut file = crate::regular_file::checked(openat(dir, name, flags, Mode::empty())?)?;
                 file.seek(SeekFrom::Start(0))?;
                 let mut header = described(stat, EntryType::Regular);
                 header.set_size(u64::try_from(stat.st_size).unwrap_or(0));

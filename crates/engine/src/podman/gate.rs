@@ -53,7 +53,7 @@ pub(crate) struct Gate {
 
 /// One that waits. When this is dropped, it is turned away.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct GateWaiter {
     stream: UnixStream,
     told: bool,
     pub(crate) arguments: Vec<OsString>,
@@ -96,7 +96,7 @@ impl Gate {
     }
 
     /// Waits for one. None: `starter`, which was to start it, has ended.
-    pub(crate) fn wait(&self, starter: &mut Child) -> io::Result<Option<Waiting>> {
+    pub(crate) fn wait(&self, starter: &mut Child) -> io::Result<Option<GateWaiter>> {
         loop {
             match self.listener.accept() {
                 Ok((stream, _)) if !is_own(&stream) => drop(stream),
@@ -104,7 +104,7 @@ impl Gate {
                     stream.set_nonblocking(false)?;
                     let mut words = Vec::new();
                     Read::by_ref(&mut stream).take(WORDS_MAX).read_to_end(&mut words)?;
-                    return Ok(Some(Waiting { stream, told: false, arguments: split(&words) }));
+                    return Ok(Some(GateWaiter { stream, told: false, arguments: split(&words) }));
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
                 Err(e) => return Err(e),
@@ -117,7 +117,7 @@ impl Gate {
     }
 }
 
-impl Waiting {
+impl GateWaiter {
     /// Its work is done.
     pub(super) fn done(mut self) -> io::Result<()> {
         self.told = true;
@@ -134,7 +134,7 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for GateWaiter {
     fn drop(&mut self) {
         if !self.told {
             let _ = self.stream.write_all(NO);
@@ -327,7 +327,7 @@ mod tests {
             let mut stream = listener.accept().unwrap().0;
             let _ = stream.read_to_end(&mut Vec::new());
             let first = ["/bin/sh".into(), "-c".into(), script];
-            let _ = Waiting { stream, told: false, arguments: Vec::new() }.go(&first, &[]);
+            let _ = GateWaiter { stream, told: false, arguments: Vec::new() }.go(&first, &[]);
         });
         let gone = dir.join("missing");
         assert_eq!(pass(&socket, process.cast_signed(), &gone, &gone.clone().into(), &[]), 1);

@@ -1,25 +1,25 @@
 //! Containers of podman: checkpoints are taken of them, and they are podman's again when they are restored.
 //!
 //! Podman has a database, and locks. So it is podman that is asked for a checkpoint and for a restoration, and holds its lock on the container
-//! meanwhile; but what it calls to do the work comes to us first, by a `gate`: the runtime when a checkpoint is taken (`taken`), conmon when
-//! one is restored (`restore`). `archive` is what podman reads and writes of a container, `apart` a namespace in which a program has another
-//! one's place, `beside` a directory for all that for a moment.
+//! meanwhile; but what it calls to do the work comes to us first, by a `gate`: the runtime when a checkpoint is taken (`checkpoint`), conmon when
+//! one is restored (`restore`). `archive` is what podman reads and writes of a container, `runtime_path` a namespace in which a program has another
+//! one's place, `scratch` a directory for all that for a moment.
 
-mod apart;
 mod archive;
-mod beside;
+mod checkpoint;
 mod gate;
 mod restore;
-mod taken;
+mod runtime_path;
+mod scratch_dir;
 
-pub use apart::{APART, apart};
-pub(crate) use beside::Beside;
-pub(crate) use gate::{AT_A_SOCKET, Gate, Waiting, quoted};
+pub(crate) use checkpoint::is_vellum;
+pub(crate) use gate::{AT_A_SOCKET, Gate, GateWaiter, quoted};
 pub use gate::{GATE, pass};
 pub(crate) use restore::{layer, restore};
-pub(crate) use taken::is_vellum;
+pub use runtime_path::{APART, apart};
+pub(crate) use scratch_dir::ScratchDir;
 
-use crate::checkpoint::{Criu, Needed, said};
+use crate::checkpoint::{Criu, ExternalLibrary, last_line};
 use crate::container::in_path;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -37,7 +37,7 @@ const ARCHIVE: &str = "podman.tar";
 /// What it takes for a container of podman to go on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Described {
+pub struct RestoreSpec {
     /// Its id.
     pub id: String,
     /// The version of podman.
@@ -56,7 +56,7 @@ pub struct Described {
     pub host_network: bool,
     /// The library that its programs have loaded from outside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub library: Option<Needed>,
+    pub library: Option<ExternalLibrary>,
 }
 
 /// A volume of podman, or a directory of the host.
@@ -143,16 +143,16 @@ impl Podman {
 /// Podman at work, for as long as that takes. What it says goes to files: if we are killed it comes to its end all the same, and is not ended by a pipe
 /// that nobody reads.
 #[derive(Debug)]
-struct Working {
+struct PodmanCommand {
     child: Child,
     out: PathBuf,
     err: PathBuf,
 }
 
-impl Working {
-    /// Starts it. `beside`: a directory for the files.
-    fn start(mut command: Command, beside: &Path) -> io::Result<Self> {
-        let (out, err) = (beside.join("podman.out"), beside.join("podman.err"));
+impl PodmanCommand {
+    /// Starts it. `scratch`: a directory for the files.
+    fn start(mut command: Command, scratch: &Path) -> io::Result<Self> {
+        let (out, err) = (scratch.join("podman.out"), scratch.join("podman.err"));
         command.process_group(0).stdin(Stdio::null());
         command.stdout(File::create_new(&out)?).stderr(File::create_new(&err)?);
         Ok(Self { child: command.spawn()?, out, err })
@@ -170,6 +170,6 @@ fn succeeded(output: Output) -> Result<Output, String> {
     if output.status.success() {
         return Ok(output);
     }
-    let said = said(&output.stderr);
+    let said = last_line(&output.stderr);
     Err(format!("podman: {}", said.strip_prefix("Error: ").unwrap_or(&said)))
 }

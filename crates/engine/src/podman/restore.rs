@@ -4,11 +4,11 @@
 //! place it finds a gate. While podman waits there, the empty upper layer is filled; then conmon goes on with the images where they are, and
 //! nothing of them was copied. If anything fails, podman takes the container away again.
 
-use super::beside::Beside;
-use super::gate::{Gate, Waiting};
-use super::{ARCHIVE, Described, Podman, Working, archive, succeeded};
-use crate::checkpoint::{ALWAYS, Kept, OWN_NETWORK, explain};
-use crate::container::{Ending, Restore};
+use super::gate::{Gate, GateWaiter};
+use super::scratch_dir::ScratchDir;
+use super::{ARCHIVE, Podman, PodmanCommand, RestoreSpec, archive, succeeded};
+use crate::checkpoint::{ALWAYS, CheckpointReader, OWN_NETWORK, explain};
+use crate::container::{ContainerExit, Restore};
 use rustix::fs::lgetxattr;
 use serde::Deserialize;
 use std::collections::HashMap;
@@ -81,7 +81,7 @@ struct Mounter {
 }
 
 impl Mounter {
-    fn of(store: &InfoStore) -> Option<Self> {
+    fn from_store(store: &InfoStore) -> Option<Self> {
         let program = store.graph_options.get("overlay.mount_program")?;
         // A text in some versions, and in others all that podman knows of it.
         let program = program.get("Executable").unwrap_or(program).as_str()?.into();
@@ -94,19 +94,19 @@ impl Mounter {
 pub(crate) fn restore(
     asked: &Restore,
     podman: Podman,
-    kept: &dyn Kept,
+    kept: &dyn CheckpointReader,
     container: &str,
-    described: &Described,
-) -> Result<Ending, Failure> {
+    described: &RestoreSpec,
+) -> Result<ContainerExit, Failure> {
     let name = asked.name.as_deref().unwrap_or(container);
-    let restoring = Restoring { asked, podman, kept, described };
+    let restoring = RestoreRun { asked, podman, kept, described };
     restoring.refuse(name)?;
     let info: Info = restoring.podman.says(&["info", "--format", "json"])?;
-    let mounter = Mounter::of(&info.store).ok_or_else(|| {
+    let mounter = Mounter::from_store(&info.store).ok_or_else(|| {
         restoring.input("podman's storage is not on Vellum; name vellum as mount_program in storage.conf")
     })?;
-    let beside = Beside::new(asked.state.as_deref())?;
-    restoring.go(&beside, &info.host.conmon.path, &mounter)
+    let scratch = ScratchDir::new(asked.state.as_deref())?;
+    restoring.go(&scratch, &info.host.conmon.path, &mounter)
 }
 
 /// The command that mounts a tree, and conmon's arguments.
@@ -114,22 +114,22 @@ type Orders = (Vec<OsString>, Vec<OsString>);
 
 /// A container that podman has made, and what has become of it.
 #[derive(Default)]
-struct Made {
+struct ImportedContainer {
     id: Option<PathBuf>,
     log: Option<File>,
     why: Option<Failure>,
 }
 
-struct Restoring<'a> {
+struct RestoreRun<'a> {
     asked: &'a Restore,
     podman: Podman,
-    kept: &'a dyn Kept,
-    described: &'a Described,
+    kept: &'a dyn CheckpointReader,
+    described: &'a RestoreSpec,
 }
 
-impl Restoring<'_> {
+impl RestoreRun<'_> {
     fn input(&self, why: impl std::fmt::Display) -> Failure {
-        Failure::input(format!("checkpoint {}: {why}", self.kept.shown()))
+        Failure::input(format!("checkpoint {}: {why}", self.kept.display()))
     }
 
     /// Refuses what podman would do something else with, or nothing.
@@ -170,7 +170,7 @@ impl Restoring<'_> {
             return Err(self.input(format!("image {image}: it has other layers than at the checkpoint")));
         }
         if let Some(library) = &described.library {
-            library.check().map_err(|why| why.of(format!("checkpoint {}", self.kept.shown())))?;
+            library.check().map_err(|why| why.context(format!("checkpoint {}", self.kept.display())))?;
         }
         for mount in &described.mounts {
             let missing = match &mount.volume {
@@ -186,15 +186,15 @@ impl Restoring<'_> {
         Ok(())
     }
 
-    fn go(&self, beside: &Beside, conmon: &Path, mounter: &Mounter) -> Result<Ending, Failure> {
-        let failed = |e: std::io::Error| Failure::at(beside.path(), e);
+    fn go(&self, scratch: &ScratchDir, conmon: &Path, mounter: &Mounter) -> Result<ContainerExit, Failure> {
+        let failed = |e: std::io::Error| Failure::at(scratch.path(), e);
         let archive = self.kept.file(ARCHIVE)?.ok_or_else(|| self.input("it has nothing for podman"))?;
         if archive::text(&archive, "config.dump").map_err(failed)?.is_none() {
             return Err(self.input("it does not say what the container was started with"));
         }
-        let file = beside.path().join(ARCHIVE);
+        let file = scratch.path().join(ARCHIVE);
         fs::write(&file, archive).map_err(failed)?;
-        let gate = Gate::new(beside.path(), beside.path()).map_err(failed)?;
+        let gate = Gate::new(scratch.path(), scratch.path()).map_err(failed)?;
         let script = gate.script(&self.asked.vellum, "conmon", RESTORES, conmon).map_err(failed)?;
         let mut arguments: Vec<OsString> = vec!["--conmon".into(), script.into()];
         arguments.extend(["container", "restore", "--ignore-rootfs", "--ignore-volumes"].map(OsString::from));
@@ -207,13 +207,13 @@ impl Restoring<'_> {
         if let Some(name) = &self.asked.name {
             arguments.extend(["--name".into(), name.into()]);
         }
-        let podman = Working::start(self.podman.command(&arguments), beside.path());
+        let podman = PodmanCommand::start(self.podman.command(&arguments), scratch.path());
         let mut podman = podman.map_err(failed)?;
-        let mut made = Made::default();
+        let mut made = ImportedContainer::default();
         if let Some(waiting) = gate.wait(&mut podman.child).map_err(failed)? {
             let dir = after(&waiting.arguments, "-b");
             made.id = after(&waiting.arguments, "-c");
-            match self.prepare(&waiting, beside.path(), mounter) {
+            match self.prepare(&waiting, scratch.path(), mounter) {
                 Ok((mount, arguments)) => {
                     // Before podman removes it with the container.
                     made.log = dir.and_then(|dir| File::open(dir.join(LOG)).ok());
@@ -225,30 +225,30 @@ impl Restoring<'_> {
         match succeeded(podman.output().map_err(failed)?) {
             Ok(output) => {
                 let _ = std::io::stdout().write_all(&output.stdout);
-                Ok(Ending { status: 0, said: None })
+                Ok(ContainerExit { status: 0, said: None })
             }
             Err(said) => Err(self.failed(made, said)),
         }
     }
 
     /// Why it does not go on. Podman has no container of it then; some versions leave one behind.
-    fn failed(&self, made: Made, said: String) -> Failure {
+    fn failed(&self, made: ImportedContainer, said: String) -> Failure {
         if let Some(id) = made.id {
             let removed = self.podman.command(["rm".as_ref(), "--force".as_ref(), id.as_os_str()]).output();
             tracing::debug!(?removed);
         }
-        let shown = self.kept.shown();
+        let display = self.kept.display();
         if let Some(why) = made.why {
-            return why.of(format!("checkpoint {shown}"));
+            return why.context(format!("checkpoint {display}"));
         }
         let of_log = |log: File| explain(format!("/proc/self/fd/{}", log.as_raw_fd()).as_ref());
         let log = self.kept.trouble().or_else(|| made.log.and_then(of_log));
-        Failure::system(format!("checkpoint {shown}: cannot be restored: {}", log.unwrap_or(said)))
+        Failure::system(format!("checkpoint {display}: cannot be restored: {}", log.unwrap_or(said)))
     }
 
     /// Fills the upper layer of the container that podman has made: the command that mounts its tree again, and with what arguments conmon is
     /// to go on then.
-    fn prepare(&self, waiting: &Waiting, beside: &Path, mounter: &Mounter) -> Result<Orders, Failure> {
+    fn prepare(&self, waiting: &GateWaiter, scratch: &Path, mounter: &Mounter) -> Result<Orders, Failure> {
         let words = &waiting.arguments;
         let unclear = || Failure::system("podman calls conmon in a way that is not known");
         let bundle = after(words, "-b").ok_or_else(unclear)?;
@@ -258,7 +258,7 @@ impl Restoring<'_> {
         let spec: Spec = serde_json::from_slice(&text).map_err(|_| unclear())?;
         let mount = self.fill(&spec.root.path, mounter)?;
         let restored = Path::new(RUNC_STATE).join(id).join(STATE);
-        let images = self.kept.images(beside, &restored)?;
+        let images = self.kept.images(scratch, &restored)?;
         let at = words.iter().position(|word| word == RESTORES).ok_or_else(unclear)?;
         let mut told = words.clone();
         *told.get_mut(at + 1).ok_or_else(unclear)? = images.into();

@@ -5,14 +5,14 @@ use crate::answer::ioctl;
 use crate::answer::listing::{self, Listing};
 use crate::files::backing::{BackingTable, Grant};
 use crate::request::{Operation, Request, Target};
-use crate::session::inflight::{Mark, Promised, Replay, place};
-use crate::session::init::Negotiated;
+use crate::session::inflight::{AnswerCounts, Mark, Replay, place};
+use crate::session::init::SessionParameters;
 use crate::wire::{self, InitFlags, Opcode, OpenFlags};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 use vellum_vfs::{
-    AttrReply, Context, Duties, Entry, Error, Filesystem, Handle, Level, Name, NodeId, OpenIo, Opened,
+    AttrReply, Context, Duties, Entry, Error, Filesystem, Handle, Level, Name, NodeId, OpenIo, OpenReply,
     OwnOpens, Progress, RenameFlags, Seek, SetAttr, WriteFlags, XattrFlags,
 };
 use zerocopy::{Immutable, IntoBytes};
@@ -49,15 +49,15 @@ pub(crate) struct Promise {
 
 impl Promise {
     /// What is written down of it, if there is anything. Nodes of a list are left out.
-    pub(crate) fn written(&self) -> Option<Promised> {
+    pub(crate) fn written(&self) -> Option<AnswerCounts> {
         let open = self.open.filter(|(_, _, dir)| !dir).map(|(node, handle, _)| (node, handle));
-        let written = Promised { node: self.node, open };
-        (written != Promised::default()).then_some(written)
+        let written = AnswerCounts { node: self.node, open };
+        (written != AnswerCounts::default()).then_some(written)
     }
 }
 
-impl From<Promised> for Promise {
-    fn from(Promised { node, open }: Promised) -> Self {
+impl From<AnswerCounts> for Promise {
+    fn from(AnswerCounts { node, open }: AnswerCounts) -> Self {
         Self { node, open: open.map(|(node, handle)| (node, handle, false)), listing: None }
     }
 }
@@ -65,7 +65,7 @@ impl From<Promised> for Promise {
 /// What a request needs to be answered.
 pub(crate) struct Dispatcher<'a, F: ?Sized> {
     pub(crate) fs: &'a F,
-    pub(crate) negotiated: &'a Negotiated,
+    pub(crate) negotiated: &'a SessionParameters,
     pub(crate) duties: Duties,
     pub(crate) backing: &'a BackingTable,
     pub(crate) device: &'a OwnedFd,
@@ -443,7 +443,7 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
         &self,
         node: NodeId,
         flags: u32,
-        opened: &Opened,
+        opened: &OpenReply,
         promise: &mut Promise,
     ) -> Result<wire::OpenOut, Error> {
         let mut out = wire::OpenOut { fh: opened.handle.0, ..wire::OpenOut::default() };
@@ -506,7 +506,7 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
     fn create_reply(
         &self,
         flags: u32,
-        (entry, opened): &(Entry, Opened),
+        (entry, opened): &(Entry, OpenReply),
         body: &mut [u8],
         promise: &mut Promise,
     ) -> Result<Answer, Error> {

@@ -35,16 +35,16 @@ pub(crate) fn answer<F: Filesystem + ?Sized>(
     let by_kernel = args.arg == 0;
     match args.cmd {
         GET_FLAGS | SET_FLAGS | GET_XFLAGS | SET_XFLAGS if !by_kernel => Err(Errno::OPNOTSUPP.into()),
-        GET_FLAGS => told(args, body, fs.flags(cx, node)?.as_bytes()),
+        GET_FLAGS => ioctl_answer(args, body, fs.flags(cx, node)?.as_bytes()),
         SET_FLAGS => {
             let (flags, _) = u32::read_from_prefix(data).map_err(|_| Errno::INVAL)?;
             fs.set_flags(cx, node, flags)?;
-            told(args, body, &[])
+            ioctl_answer(args, body, &[])
         }
         // Project ids and sizes of extents are the layer's own.
         GET_XFLAGS => {
             let xflags = xflags_of(fs.flags(cx, node)?);
-            told(args, body, Fsxattr { xflags, ..Fsxattr::default() }.as_bytes())
+            ioctl_answer(args, body, Fsxattr { xflags, ..Fsxattr::default() }.as_bytes())
         }
         SET_XFLAGS => {
             let (wanted, _) = Fsxattr::read_from_prefix(data).map_err(|_| Errno::INVAL)?;
@@ -53,14 +53,14 @@ pub(crate) fn answer<F: Filesystem + ?Sized>(
             }
             let now = fs.flags(cx, node)?;
             fs.set_flags(cx, node, with_xflags(now, wanted.xflags)?)?;
-            told(args, body, &[])
+            ioctl_answer(args, body, &[])
         }
         _ => Ok(Answer::Status(Errno::NOTTY)),
     }
 }
 
 /// An answer of the length that is expected.
-fn told(args: &IoctlIn, body: &mut [u8], data: &[u8]) -> Result<Answer, Error> {
+fn ioctl_answer(args: &IoctlIn, body: &mut [u8], data: &[u8]) -> Result<Answer, Error> {
     let head = size_of::<IoctlOut>();
     let len = head + args.out_size as usize;
     let room = body.get_mut(..len).filter(|_| args.out_size as usize >= data.len()).ok_or(Errno::INVAL)?;
@@ -102,9 +102,9 @@ mod tests {
     fn an_answer_has_the_length_that_is_expected() {
         let mut body = [7; 64];
         let args = IoctlIn { out_size: 28, ..IoctlIn::default() };
-        assert_eq!(told(&args, &mut body, &[1, 2]).unwrap(), Answer::Body(44));
+        assert_eq!(ioctl_answer(&args, &mut body, &[1, 2]).unwrap(), Answer::Body(44));
         assert_eq!((&body[16..19], body[43], body[44]), (&[1, 2, 0][..], 0, 7));
-        assert!(told(&IoctlIn { out_size: 1, ..args }, &mut body, &[1, 2]).is_err());
-        assert!(told(&IoctlIn { out_size: u32::MAX, ..args }, &mut body, &[]).is_err());
+        assert!(ioctl_answer(&IoctlIn { out_size: 1, ..args }, &mut body, &[1, 2]).is_err());
+        assert!(ioctl_answer(&IoctlIn { out_size: u32::MAX, ..args }, &mut body, &[]).is_err());
     }
 }

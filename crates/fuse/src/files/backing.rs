@@ -7,7 +7,7 @@
 //! With the id the kernel holds the file by itself. No descriptor is kept for it, so that clients can have more files open
 //! than the service may.
 
-use crate::warned::warn_once;
+use crate::warn_once;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::collections::hash_map::Entry;

@@ -25,7 +25,7 @@ use vellum_vfs::{Error, Name, NodeId, Result};
 
 /// Words of a worker's entry: two cache lines, which nobody else writes to.
 const ENTRY: usize = 16;
-/// In an entry: where it says what an answer promises, and where it carries on what one of a predecessor's promised.
+/// In an entry: where it says what an answer promises, and where it carries on what one of a predecessor's counts.
 const PROMISES: [usize; 2] = [4, 8];
 /// Entries of workers.
 const ENTRIES: usize = crate::session::init::WORKERS_MAX + 1;
@@ -48,13 +48,13 @@ pub struct Inflight {
     /// Ids of requests that predecessors had begun: what was written down of each, and where it is carried on.
     begun: HashMap<u64, (Mark, usize)>,
     /// What predecessors were about to promise, by the ids of requests.
-    promised: HashMap<u64, (Promised, usize)>,
+    counts: HashMap<u64, (AnswerCounts, usize)>,
     is_of_successor: bool,
 }
 
 /// What an answer promises to the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Promised {
+pub struct AnswerCounts {
     /// A lookup of it is counted.
     pub node: Option<NodeId>,
     /// An open of it is counted, by a handle.
@@ -90,13 +90,7 @@ impl Inflight {
     pub fn create() -> Result<Self> {
         let words = SharedWords::create(c"vellum-inflight", WORDS)
             .map_err(|errno| Error::new(errno, "memory for requests in flight"))?;
-        Ok(Self {
-            words,
-            half: ENTRY,
-            begun: HashMap::new(),
-            promised: HashMap::new(),
-            is_of_successor: false,
-        })
+        Ok(Self { words, half: ENTRY, begun: HashMap::new(), counts: HashMap::new(), is_of_successor: false })
     }
 
     /// For a successor.
@@ -120,22 +114,22 @@ impl Inflight {
         // Two may be the same: begun by one, and again by the next.
         let found: HashMap<u64, Mark> = found.take(CARRIED).collect();
         let node = |word: usize| Some(NodeId(load(word))).filter(|node| node.0 != 0);
-        let promised = |word: usize| Promised {
+        let counts = |word: usize| AnswerCounts {
             node: node(word + 1),
             open: node(word + 2).map(|node| (node, load(word + 3))),
         };
         let promises = (0..ENTRIES * PROMISES.len()).map(|at| old + at / 2 * ENTRY + PROMISES[at % 2]);
-        let mut promises: Vec<_> = promises.map(|word| (load(word), promised(word))).collect();
+        let mut promises: Vec<_> = promises.map(|word| (load(word), counts(word))).collect();
         // What was answered in the moment of death never comes again: the oldest are dropped.
         promises.sort_unstable_by_key(|(id, _)| std::cmp::Reverse(*id));
         promises.truncate(ENTRIES);
         promises.retain(|(id, _)| *id != 0);
         (0..HALF).for_each(|word| store(half + word, 0));
-        let mut promised = HashMap::new();
+        let mut counts = HashMap::new();
         for ((id, what), entry) in promises.into_iter().zip(0..) {
             let at = half + entry * ENTRY + PROMISES[1];
             [id].into_iter().chain(what.to_words()).zip(at..).for_each(|(value, word)| store(word, value));
-            promised.insert(id, (what, at));
+            counts.insert(id, (what, at));
         }
         let mut begun = HashMap::new();
         for ((id, mark), number) in found.into_iter().zip(0..CARRIED) {
@@ -144,7 +138,7 @@ impl Inflight {
             begun.insert(id, (mark, at));
         }
         in_use.store(first.into(), Release);
-        Ok(Self { words, half, begun, promised, is_of_successor: true })
+        Ok(Self { words, half, begun, counts, is_of_successor: true })
     }
 
     /// Whether there was a service before this one.
@@ -189,7 +183,7 @@ impl Inflight {
     }
 
     /// An answer is about to promise something.
-    pub fn promises(&self, worker: usize, unique: u64, what: Promised) {
+    pub fn note_counts(&self, worker: usize, unique: u64, what: AnswerCounts) {
         let at = self.half + worker * ENTRY + PROMISES[0];
         for (value, word) in what.to_words().into_iter().zip(at + 1..) {
             if let Some(word) = self.words.word(word) {
@@ -201,7 +195,7 @@ impl Inflight {
         }
     }
 
-    /// It has been answered, or what it promised is about to be taken back.
+    /// It has been answered, or what it counts is about to be taken back.
     pub fn has_promised(&self, worker: usize) {
         if let Some(id) = self.words.word(self.half + worker * ENTRY + PROMISES[0]) {
             id.store(0, Release);
@@ -209,11 +203,11 @@ impl Inflight {
     }
 
     /// What a predecessor was about to promise by the answer to a request that has come again, once.
-    pub(crate) fn take_promised(&self, unique: u64) -> Option<Promised> {
+    pub(crate) fn take_counts(&self, unique: u64) -> Option<AnswerCounts> {
         if unique & UNIQUE_RESEND == 0 {
             return None;
         }
-        let (what, at) = self.promised.get(&(unique & !UNIQUE_RESEND))?;
+        let (what, at) = self.counts.get(&(unique & !UNIQUE_RESEND))?;
         (self.words.word(*at)?.swap(0, Relaxed) != 0).then_some(*what)
     }
 
@@ -231,7 +225,7 @@ impl Inflight {
     }
 }
 
-impl Promised {
+impl AnswerCounts {
     fn to_words(self) -> [u64; 3] {
         let (open, handle) = self.open.map_or((0, 0), |(node, handle)| (node.0, handle));
         [self.node.map_or(0, |node| node.0), open, handle]
@@ -276,40 +270,40 @@ mod tests {
     fn what_was_promised_is_taken_back_once() {
         let next =
             |before: &Inflight| Inflight::open(before.descriptor().try_clone_to_owned().unwrap()).unwrap();
-        let looked_up = Promised { node: Some(NodeId(7)), open: None };
-        let made = Promised { node: Some(NodeId(8)), open: Some((NodeId(8), 1)) };
-        let opened = Promised { node: None, open: Some((NodeId(9), 1 << 63)) };
+        let looked_up = AnswerCounts { node: Some(NodeId(7)), open: None };
+        let made = AnswerCounts { node: Some(NodeId(8)), open: Some((NodeId(8), 1)) };
+        let opened = AnswerCounts { node: None, open: Some((NodeId(9), 1 << 63)) };
         let first = Inflight::create().unwrap();
-        first.promises(0, 10, looked_up);
-        first.promises(1, 12, made);
-        first.promises(2, 14, opened);
+        first.note_counts(0, 10, looked_up);
+        first.note_counts(1, 12, made);
+        first.note_counts(2, 14, opened);
         first.has_promised(0);
         // Also by one that comes later, and was killed before it heard of it.
         let second = next(&next(&first));
-        assert_eq!(second.take_promised(10 | UNIQUE_RESEND), None);
-        assert_eq!(second.take_promised(12), None, "another request");
-        assert_eq!(second.take_promised(12 | UNIQUE_RESEND), Some(made));
-        assert_eq!(second.take_promised(12 | UNIQUE_RESEND), None);
+        assert_eq!(second.take_counts(10 | UNIQUE_RESEND), None);
+        assert_eq!(second.take_counts(12), None, "another request");
+        assert_eq!(second.take_counts(12 | UNIQUE_RESEND), Some(made));
+        assert_eq!(second.take_counts(12 | UNIQUE_RESEND), None);
         // Carried out again.
-        second.promises(0, 12 | UNIQUE_RESEND, looked_up);
+        second.note_counts(0, 12 | UNIQUE_RESEND, looked_up);
         let third = next(&second);
-        assert_eq!(third.take_promised(12 | UNIQUE_RESEND), Some(looked_up));
-        assert_eq!(third.take_promised(14 | UNIQUE_RESEND), Some(opened));
+        assert_eq!(third.take_counts(12 | UNIQUE_RESEND), Some(looked_up));
+        assert_eq!(third.take_counts(14 | UNIQUE_RESEND), Some(opened));
     }
 
     #[test]
     fn old_promises_make_room() {
         let mut inflight = Inflight::create().unwrap();
-        let what = Promised { node: Some(NodeId(7)), open: None };
+        let what = AnswerCounts { node: Some(NodeId(7)), open: None };
         for round in 0..3 {
             for worker in 0..ENTRIES {
-                inflight.promises(worker, (round * ENTRIES + worker + 1) as u64, what);
+                inflight.note_counts(worker, (round * ENTRIES + worker + 1) as u64, what);
             }
             inflight = Inflight::open(inflight.descriptor().try_clone_to_owned().unwrap()).unwrap();
         }
         let last = (3 * ENTRIES) as u64;
-        assert_eq!(inflight.promised.len(), ENTRIES);
-        assert_eq!(inflight.take_promised(last | UNIQUE_RESEND), Some(what));
+        assert_eq!(inflight.counts.len(), ENTRIES);
+        assert_eq!(inflight.take_counts(last | UNIQUE_RESEND), Some(what));
     }
 
     #[test]

@@ -111,7 +111,7 @@ impl Default for SessionOptions {
 
 /// What kernel and session have agreed on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Negotiated {
+pub struct SessionParameters {
     /// Major version of the protocol.
     pub major: u32,
     /// Minor version that both speak.
@@ -132,7 +132,7 @@ pub struct Negotiated {
     pub default_permissions: bool,
 }
 
-impl Negotiated {
+impl SessionParameters {
     /// What a filesystem may count on.
     #[must_use]
     pub fn duties(&self) -> Duties {
@@ -189,7 +189,7 @@ impl Negotiated {
     }
 }
 
-impl fmt::Display for Negotiated {
+impl fmt::Display for SessionParameters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -266,7 +266,7 @@ pub(crate) fn negotiate(
     init: &InitIn,
     ext: Option<&wire::InitExtIn>,
     settings: Settings,
-) -> Result<(Negotiated, InitOut), InitProblem> {
+) -> Result<(SessionParameters, InitOut), InitProblem> {
     if init.major > wire::MAJOR {
         return Err(InitProblem::NewerMajor);
     }
@@ -308,7 +308,7 @@ pub(crate) fn negotiate(
         32
     };
     let stack = if flags.contains(InitFlags::PASSTHROUGH) { options.max_stack_depth.clamp(1, 2) } else { 0 };
-    let negotiated = Negotiated {
+    let negotiated = SessionParameters {
         major: wire::MAJOR,
         minor: init.minor.min(wire::MINOR_NEWEST),
         offered,

@@ -7,13 +7,13 @@ pub(crate) mod stats;
 
 use crate::files::backing::BackingTable;
 use crate::files::pages::Pages;
-use crate::mount::{self, MountError, Mounted};
+use crate::mount::{self, FuseMount, MountError};
 use crate::request::{self, Operation};
-use crate::session::init::{InitProblem, Negotiated, SessionOptions, Settings};
+use crate::session::init::{InitProblem, SessionOptions, SessionParameters, Settings};
 use crate::session::notify::FuseNotifier;
 use crate::session::stats::{AllCounters, Counts, Times};
-use crate::transport::{Device, Received, Transport};
-use crate::warned::warn_once;
+use crate::transport::{Device, ReceiveOutcome, Transport};
+use crate::warn_once;
 use crate::wire;
 use crate::wire::{InitFlags, Opcode};
 use crate::workers::buffer::Buffer;
@@ -37,7 +37,7 @@ pub(crate) struct Core {
     pub(crate) device: Arc<OwnedFd>,
     /// Every descriptor of the connection that requests are read from.
     pub(crate) devices: Mutex<Vec<WorkerDevice>>,
-    pub(crate) negotiated: Negotiated,
+    pub(crate) negotiated: SessionParameters,
     pub(crate) backing: BackingTable,
     pub(crate) counters: AllCounters,
     pub(crate) notifier: FuseNotifier,
@@ -150,7 +150,7 @@ pub struct Session<F: Filesystem + ?Sized> {
 impl<F: Filesystem + ?Sized> Session<F> {
     /// Negotiates with the kernel about a fresh mount. EPROTO: the kernel's FUSE is older than 7.31; ENODEV: it has
     /// been unmounted in the meantime.
-    pub fn new(fs: Arc<F>, mounted: Mounted, options: SessionOptions) -> Result<Self> {
+    pub fn new(fs: Arc<F>, mounted: FuseMount, options: SessionOptions) -> Result<Self> {
         let device = Arc::new(mounted.device);
         let mut negotiated = handshake(&device, &options)?;
         if negotiated.max_readahead < options.max_readahead
@@ -173,7 +173,7 @@ impl<F: Filesystem + ?Sized> Session<F> {
     pub fn from_fd(
         fs: Arc<F>,
         device: OwnedFd,
-        negotiated: Negotiated,
+        negotiated: SessionParameters,
         options: SessionOptions,
         mountpoint: Option<PathBuf>,
     ) -> Self {
@@ -183,7 +183,7 @@ impl<F: Filesystem + ?Sized> Session<F> {
     fn assemble(
         fs: Arc<F>,
         device: Arc<OwnedFd>,
-        negotiated: Negotiated,
+        negotiated: SessionParameters,
         options: SessionOptions,
         pages: Pages,
         mountpoint: Option<PathBuf>,
@@ -275,7 +275,7 @@ impl SessionHandle {
 
     /// What has been negotiated.
     #[must_use]
-    pub fn negotiated(&self) -> &Negotiated {
+    pub fn negotiated(&self) -> &SessionParameters {
         &self.0.negotiated
     }
 
@@ -294,7 +294,7 @@ impl SessionHandle {
     /// How many writes have come, and how many of them are done.
     #[must_use]
     pub fn writes(&self) -> [u64; 2] {
-        self.0.counters.of(Opcode::Write).map_or([0; 2], |times| [times.begun, times.classes.iter().sum()])
+        self.0.counters.get(Opcode::Write).map_or([0; 2], |times| [times.begun, times.classes.iter().sum()])
     }
 
     /// The way to tell the kernel something unasked.
@@ -321,7 +321,7 @@ fn thread_error(error: &std::io::Error) -> Error {
     Error::new(errno, "starting a thread")
 }
 
-fn handshake(device: &Arc<OwnedFd>, options: &SessionOptions) -> Result<Negotiated> {
+fn handshake(device: &Arc<OwnedFd>, options: &SessionOptions) -> Result<SessionParameters> {
     /// Most looks and messages before an INIT that can be answered; two messages are normal with a newer major version.
     const TRIES: usize = 32;
     let settings = Settings::here();
@@ -330,12 +330,12 @@ fn handshake(device: &Arc<OwnedFd>, options: &SessionOptions) -> Result<Negotiat
     let mut inbox = Buffer::new(wire::MIN_READ_BUFFER, 0);
     for _ in 0..TRIES {
         let len = match transport.receive(inbox.bytes_mut()) {
-            Ok(Received::Request(len)) => len,
-            Ok(Received::Nothing) => {
+            Ok(ReceiveOutcome::Request(len)) => len,
+            Ok(ReceiveOutcome::Nothing) => {
                 transport.wait(None).map_err(|error| Error::new(error, "waiting for INIT"))?;
                 continue;
             }
-            Ok(Received::Closed) => return Err(Error::new(Errno::NODEV, "unmounted before INIT")),
+            Ok(ReceiveOutcome::Closed) => return Err(Error::new(Errno::NODEV, "unmounted before INIT")),
             Err(error) => return Err(Error::new(error, "reading INIT")),
         };
         let bytes = inbox.bytes().get(..len).unwrap_or_default();

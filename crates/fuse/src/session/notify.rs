@@ -14,7 +14,7 @@ use std::io::IoSlice;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use vellum_vfs::{Error, Name, NodeId, Notifier, Result, UnderWay};
+use vellum_vfs::{ActiveOperations, Error, Name, NodeId, Notifier, Result};
 use zerocopy::IntoBytes;
 
 /// Most ranges of pages that wait for being dropped.
@@ -54,7 +54,7 @@ struct Shared {
 }
 
 /// Says what is under way.
-pub(crate) type Watch = Box<dyn Fn() -> Box<dyn UnderWay> + Send + Sync>;
+pub(crate) type Watch = Box<dyn Fn() -> Box<dyn ActiveOperations> + Send + Sync>;
 
 /// The way from a filesystem back to the kernel. Clones share one queue.
 #[derive(Clone)]
@@ -154,8 +154,8 @@ impl Notifier for FuseNotifier {
         }
     }
 
-    fn under_way(&self) -> Box<dyn UnderWay> {
-        self.0.workers.get().map_or_else(|| Box::new(()) as Box<dyn UnderWay>, |workers| workers())
+    fn under_way(&self) -> Box<dyn ActiveOperations> {
+        self.0.workers.get().map_or_else(|| Box::new(()) as Box<dyn ActiveOperations>, |workers| workers())
     }
 
     fn holds(&self, node: NodeId) -> bool {

@@ -99,11 +99,11 @@ impl AllCounters {
 
     /// The times of all kinds that have come.
     pub(crate) fn times(&self) -> Vec<(Opcode, Times)> {
-        Opcode::ALL.iter().filter_map(|opcode| Some((*opcode, self.of(*opcode)?))).collect()
+        Opcode::ALL.iter().filter_map(|opcode| Some((*opcode, self.get(*opcode)?))).collect()
     }
 
     /// The times of one kind; None if none has come.
-    pub(crate) fn of(&self, opcode: Opcode) -> Option<Times> {
+    pub(crate) fn get(&self, opcode: Opcode) -> Option<Times> {
         let workers = self.0.lock().clone();
         let mut times = Times::default();
         for counter in workers.iter().filter_map(|worker| worker.0.get(opcode as usize)) {
@@ -135,7 +135,7 @@ pub struct Counts([u64; SLOTS]);
 impl Counts {
     /// Requests of this kind.
     #[must_use]
-    pub fn of(&self, opcode: Opcode) -> u64 {
+    pub fn get(&self, opcode: Opcode) -> u64 {
         self.0.get(opcode as usize).copied().unwrap_or_default()
     }
 
@@ -157,7 +157,7 @@ impl Counts {
 
     /// Every opcode that came at least once, with its number of requests.
     pub fn iter(&self) -> impl Iterator<Item = (Opcode, u64)> + '_ {
-        Opcode::ALL.iter().map(|&opcode| (opcode, self.of(opcode))).filter(|(_, count)| *count > 0)
+        Opcode::ALL.iter().map(|&opcode| (opcode, self.get(opcode))).filter(|(_, count)| *count > 0)
     }
 }
 
@@ -179,7 +179,7 @@ mod tests {
         let before = all.sum();
         two.count(Opcode::Lookup);
         two.count(Opcode::CopyFileRange64);
-        assert_eq!(all.sum().of(Opcode::Lookup), 2);
+        assert_eq!(all.sum().get(Opcode::Lookup), 2);
         assert_eq!(all.sum().since(&before).total(), 2);
         assert_eq!(format!("{:?}", all.sum()), r#"{"LOOKUP": 2, "COPY_FILE_RANGE_64": 1}"#);
     }
@@ -193,7 +193,7 @@ mod tests {
         let next = all.add_worker();
         next.count(Opcode::Lookup);
         let count = all.0.lock().len();
-        assert_eq!((count, all.sum().of(Opcode::Lookup)), (2, 2));
+        assert_eq!((count, all.sum().get(Opcode::Lookup)), (2, 2));
         drop(two);
     }
 

@@ -1,6 +1,6 @@
 //! `/dev/fuse`.
 
-use super::{Received, Transport};
+use super::{ReceiveOutcome, Transport};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::fs::OFlags;
@@ -29,21 +29,21 @@ impl Device {
         Ok(Self { fd, events })
     }
 
-    fn read(&self, buf: &mut [u8]) -> Result<Received, Errno> {
+    fn read(&self, buf: &mut [u8]) -> Result<ReceiveOutcome, Errno> {
         match rustix::io::read(&*self.fd, buf) {
-            Ok(0) => Ok(Received::Closed),
-            Ok(len) => Ok(Received::Request(len)),
+            Ok(0) => Ok(ReceiveOutcome::Closed),
+            Ok(len) => Ok(ReceiveOutcome::Request(len)),
             // ENOENT: the request was taken back while it was being read.
-            Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => Ok(Received::Nothing),
+            Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => Ok(ReceiveOutcome::Nothing),
             // ENODEV: unmounted. ECONNABORTED: aborted through fusectl, or unmounted by force.
-            Err(Errno::NODEV | Errno::CONNABORTED) => Ok(Received::Closed),
+            Err(Errno::NODEV | Errno::CONNABORTED) => Ok(ReceiveOutcome::Closed),
             Err(error) => Err(error),
         }
     }
 }
 
 impl Transport for Device {
-    fn receive(&mut self, buf: &mut [u8]) -> Result<Received, Errno> {
+    fn receive(&mut self, buf: &mut [u8]) -> Result<ReceiveOutcome, Errno> {
         self.read(buf)
     }
 
@@ -60,11 +60,11 @@ impl Transport for Device {
         }
     }
 
-    fn spin(&mut self, buf: &mut [u8], limit: Duration) -> Result<Received, Errno> {
+    fn spin(&mut self, buf: &mut [u8], limit: Duration) -> Result<ReceiveOutcome, Errno> {
         let begin = Instant::now();
         loop {
             let received = self.read(buf)?;
-            if received != Received::Nothing || begin.elapsed() >= limit {
+            if received != ReceiveOutcome::Nothing || begin.elapsed() >= limit {
                 return Ok(received);
             }
         }

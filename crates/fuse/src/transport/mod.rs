@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// What became of waiting for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Received {
+pub(crate) enum ReceiveOutcome {
     /// A request of so many bytes lies in the buffer.
     Request(usize),
     /// Nothing, though the connection lives: try again.
@@ -28,12 +28,12 @@ pub(crate) enum Received {
 
 /// One worker's way to the kernel.
 pub(crate) trait Transport {
-    /// Takes a request if there is one; [`Received::Nothing`] if not.
-    fn receive(&mut self, buf: &mut [u8]) -> Result<Received, Errno>;
+    /// Takes a request if there is one; [`ReceiveOutcome::Nothing`] if not.
+    fn receive(&mut self, buf: &mut [u8]) -> Result<ReceiveOutcome, Errno>;
     /// Waits until there may be a request, asleep, for at most so long (None: for ever). False: none has come.
     fn wait(&mut self, limit: Option<Duration>) -> Result<bool, Errno>;
-    /// Waits for a request, awake, for at most this long; [`Received::Nothing`] when none came.
-    fn spin(&mut self, buf: &mut [u8], limit: Duration) -> Result<Received, Errno>;
+    /// Waits for a request, awake, for at most this long; [`ReceiveOutcome::Nothing`] when none came.
+    fn spin(&mut self, buf: &mut [u8], limit: Duration) -> Result<ReceiveOutcome, Errno>;
     /// Sends a reply, header included. ENOENT: nobody waits for it any more.
     fn reply(&mut self, bytes: &[u8]) -> Result<(), Errno>;
 }

@@ -52,7 +52,7 @@ const LONG_IO: u32 = 64 << 10;
 const LINGER: Duration = Duration::from_secs(10);
 
 /// What the watchdog remembers of a slot from one tick to the next.
-struct Seen {
+struct SlotSnapshot {
     slot: Arc<Slot>,
     begun: u64,
     /// Ticks in a row with the same request.
@@ -305,7 +305,7 @@ impl Pool {
         mut pulse: impl FnMut(u64, u32) -> bool,
         mut rest: impl FnMut(),
     ) {
-        let mut seen: Vec<Seen> = Vec::new();
+        let mut seen: Vec<SlotSnapshot> = Vec::new();
         let (mut quiet, mut ticks) = (0, 1);
         let mut books = self.books.lock();
         while books.alive > 0 || !books.closing {
@@ -348,7 +348,7 @@ impl Pool {
     }
 
     /// Relieves who has been asleep over one request since the last tick, or awake over it for many.
-    fn tick(&self, books: &mut Books, seen: &mut Vec<Seen>, asleep: impl Fn(&Slot) -> bool) -> Tick {
+    fn tick(&self, books: &mut Books, seen: &mut Vec<SlotSnapshot>, asleep: impl Fn(&Slot) -> bool) -> Tick {
         let mut result = Tick::default();
         seen.retain(|seen| books.slots.iter().any(|slot| Arc::ptr_eq(slot, &seen.slot)));
         for slot in books.slots.clone() {
@@ -356,7 +356,7 @@ impl Pool {
             let busy = slot.state.load(Ordering::Acquire) == state::BUSY;
             result.busy |= busy;
             let Some(seen) = seen.iter_mut().find(|seen| Arc::ptr_eq(&seen.slot, &slot)) else {
-                seen.push(Seen { slot, begun, ticks: 0 });
+                seen.push(SlotSnapshot { slot, begun, ticks: 0 });
                 result.progress = true;
                 continue;
             };
@@ -392,7 +392,7 @@ impl Pool {
 }
 
 /// Whether no worker is at work, or has been since it was looked at.
-fn is_quiet(books: &Books, seen: &[Seen]) -> bool {
+fn is_quiet(books: &Books, seen: &[SlotSnapshot]) -> bool {
     books.slots.iter().all(|slot| {
         let was_seen = seen
             .iter()

@@ -11,7 +11,7 @@
 //!   need it: spinning rests for [`CROWDED_PAUSE`] waits.
 
 use std::time::Duration;
-use vellum_sys::{UsageOf, usage};
+use vellum_sys::{UsageScope, usage};
 
 /// Failures in a row after which there is a first pause.
 const FAILURES: u32 = 2;
@@ -64,7 +64,7 @@ impl Spinner {
         self.spins += 1;
         if self.spins >= LOOK_EVERY {
             self.spins = 0;
-            let switches = usage(UsageOf::Thread).map_or(0, |usage| usage.switches_involuntary);
+            let switches = usage(UsageScope::Thread).map_or(0, |usage| usage.switches_involuntary);
             if switches.saturating_sub(self.switches) > CROWDED {
                 self.left_out = CROWDED_PAUSE;
             }

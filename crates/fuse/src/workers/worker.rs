@@ -7,7 +7,7 @@ use crate::session::Core;
 use crate::session::inflight::{Inflight, Mark, Replay};
 use crate::session::init::{WORKERS_MAX, Workers};
 use crate::session::stats::Counters;
-use crate::transport::{Device, Received, Transport};
+use crate::transport::{Device, ReceiveOutcome, Transport};
 use crate::wire::{self, InitFlags, Opcode};
 use crate::workers::buffer::Buffer;
 use crate::workers::pool::{Need, Pool, Requests, client, takes_long};
@@ -20,7 +20,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use vellum_sys::cpu_latency::{CpuLatency, Pulse};
-use vellum_vfs::{Filesystem, Progress, UnderWay};
+use vellum_vfs::{ActiveOperations, Filesystem, Progress};
 use zerocopy::IntoBytes;
 
 const OUT_HEADER: usize = size_of::<wire::OutHeader>();
@@ -78,7 +78,7 @@ impl<F: Filesystem + ?Sized> Crew<F> {
         let crew = Arc::downgrade(self);
         self.core.notifier.served_by(Box::new(move || {
             let now = crew.upgrade().map(|crew| crew.pool.under_way()).unwrap_or_default();
-            Box::new(InHand(Weak::clone(&crew), now))
+            Box::new(ActiveRequests(Weak::clone(&crew), now))
         }));
         self.hire()?;
         let mut pulse = Pulse::new(self.latency.clone());
@@ -134,9 +134,9 @@ impl<F: Filesystem + ?Sized> Crew<F> {
 }
 
 /// Requests that workers had in hand.
-struct InHand<F: ?Sized>(Weak<Crew<F>>, Requests);
+struct ActiveRequests<F: ?Sized>(Weak<Crew<F>>, Requests);
 
-impl<F: Filesystem + ?Sized> UnderWay for InHand<F> {
+impl<F: Filesystem + ?Sized> ActiveOperations for ActiveRequests<F> {
     fn is_over(&self) -> bool {
         self.0.upgrade().is_none_or(|crew| crew.pool.has_answered(&self.1))
     }
@@ -186,7 +186,7 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
         }
         loop {
             match self.receive() {
-                Ok((Received::Request(len), at_once)) => {
+                Ok((ReceiveOutcome::Request(len), at_once)) => {
                     errors = 0;
                     let client = client(self.inbox.bytes().get(..len).unwrap_or_default());
                     let need = self.crew.pool.begin(self.slot, client, at_once);
@@ -199,12 +199,12 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
                         return false;
                     }
                 }
-                Ok((Received::Nothing, _)) => {
+                Ok((ReceiveOutcome::Nothing, _)) => {
                     if self.is_idle && self.crew.pool.rests(self.slot) {
                         return false;
                     }
                 }
-                Ok((Received::Closed, _)) => return true,
+                Ok((ReceiveOutcome::Closed, _)) => return true,
                 Err(error) => {
                     errors += 1;
                     tracing::error!(%error, "reading from the device");
@@ -217,15 +217,15 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
     }
 
     /// Waits for a request, awake for a moment if that pays, then asleep; says whether it was there at once.
-    fn receive(&mut self) -> Result<(Received, bool), Errno> {
+    fn receive(&mut self) -> Result<(ReceiveOutcome, bool), Errno> {
         let limit = self.spinner.limit();
         let limit = if self.crew.is_awake() { limit.min(SPIN_AWAKE) } else { limit };
         if !limit.is_zero() && self.crew.pool.readers() == 1 {
             let begin = Instant::now();
             let received = self.transport.spin(self.inbox.bytes_mut(), limit)?;
             self.arrived = Instant::now();
-            self.spinner.learn(received != Received::Nothing);
-            if received != Received::Nothing {
+            self.spinner.learn(received != ReceiveOutcome::Nothing);
+            if received != ReceiveOutcome::Nothing {
                 return Ok((received, self.arrived - begin < AT_ONCE));
             }
         }
@@ -233,7 +233,7 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
         // Where several read, much comes, and the next one may be there.
         if self.crew.pool.readers() > 1 {
             let received = self.transport.receive(self.inbox.bytes_mut())?;
-            if received != Received::Nothing {
+            if received != ReceiveOutcome::Nothing {
                 self.arrived = Instant::now();
                 return Ok((received, self.arrived - begin < AT_ONCE));
             }
@@ -294,7 +294,7 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
             core.pages.add(request.header.nodeid, self.arrived);
         }
         let inflight = self.crew.inflight.as_deref();
-        let beginning = Beginning { inflight, worker: self.slot.number, unique, mark: Cell::new(None) };
+        let beginning = RequestStart { inflight, worker: self.slot.number, unique, mark: Cell::new(None) };
         let dispatcher = Dispatcher {
             fs: &*self.crew.fs,
             negotiated: &core.negotiated,
@@ -304,8 +304,8 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
             replay: inflight.map_or(Replay::Fresh, |inflight| inflight.replay(unique)),
             progress: &beginning,
         };
-        if let Some(promised) = inflight.and_then(|inflight| inflight.take_promised(unique)) {
-            take_back(&dispatcher, &promised.into(), &[]);
+        if let Some(counts) = inflight.and_then(|inflight| inflight.take_counts(unique)) {
+            take_back(&dispatcher, &counts.into(), &[]);
         }
         let written = inflight.filter(|_| {
             // A panic here loses nothing: the request is carried out as any other.
@@ -355,7 +355,7 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
         }
         let promises = inflight.zip(promise.written());
         if let Some((inflight, what)) = promises {
-            inflight.promises(self.slot.number, unique, what);
+            inflight.note_counts(self.slot.number, unique, what);
         }
         let sent = send(&mut self.transport, self.outbox.bytes_mut(), unique, error, body_len);
         if let Some((inflight, _)) = promises {
@@ -389,7 +389,7 @@ fn take_back<F: Filesystem + ?Sized>(dispatcher: &Dispatcher<'_, F>, promise: &P
 }
 
 /// Writes down for a successor that a request has been begun.
-struct Beginning<'a> {
+struct RequestStart<'a> {
     inflight: Option<&'a Inflight>,
     worker: usize,
     unique: u64,
@@ -397,7 +397,7 @@ struct Beginning<'a> {
     mark: Cell<Option<Mark>>,
 }
 
-impl Progress for Beginning<'_> {
+impl Progress for RequestStart<'_> {
     fn begins(&self) {
         if let (Some(inflight), Some(mark)) = (self.inflight, self.mark.get()) {
             inflight.begin(self.worker, self.unique, mark);

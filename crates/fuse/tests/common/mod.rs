@@ -168,7 +168,7 @@ impl MemFs {
         inode.content = Content::File(file);
     }
 
-    fn open_locked(&self, state: &mut State, node: NodeId, flags: u32) -> Result<Opened> {
+    fn open_locked(&self, state: &mut State, node: NodeId, flags: u32) -> Result<OpenReply> {
         let ino = state.ino(node)?;
         let inode = state.inodes.get_mut(&ino).ok_or(Errno::STALE)?;
         let Content::File(file) = &inode.content else {
@@ -177,7 +177,7 @@ impl MemFs {
             }
             let io = if self.manner.direct { OpenIo::Direct } else { OpenIo::Cached { keep: true } };
             state.nodes.get_mut(&node.0).ok_or(Errno::STALE)?.opens += 1;
-            return Ok(Opened { handle: Handle(node.0), io });
+            return Ok(OpenReply { handle: Handle(node.0), io });
         };
         let file = Arc::clone(file);
         let held = state.nodes.get_mut(&node.0).ok_or(Errno::STALE)?;
@@ -195,7 +195,7 @@ impl MemFs {
         }
         held.opens += 1;
         held.file = Some(Arc::clone(&file));
-        Ok(Opened { handle: Handle(node.0), io: OpenIo::Passthrough(file) })
+        Ok(OpenReply { handle: Handle(node.0), io: OpenIo::Passthrough(file) })
     }
 
     fn list(&self, node: NodeId, offset: u64, sink: &mut dyn DirSink, plus: bool) -> Result<()> {

@@ -6,13 +6,13 @@
 //! The program knows nothing of the numbers of companions. They are closed with what they belong to, and before the process shares its
 //! descriptors with another one.
 
-use crate::fds::table::{self, DESCRIPTORS, Entry, Kept};
-use crate::fds::{handed_fds, own_fds};
+use crate::fds::table::{self, DESCRIPTORS, Entry, EntryValue};
+use crate::fds::{service_fds, session_fds};
 use crate::session;
 use crate::session::calls::{self, O_ACCMODE, O_LARGEFILE, O_NOFOLLOW, O_NONBLOCK, O_SYNC};
 use crate::shim::attributes::{self, S_IFREG};
 use crate::shim::{process, raw};
-use crate::stats::{Past, count_write};
+use crate::stats::{MountBypass, count_write};
 use crate::thresholds::companion::{AT_ONCE, FEW, FIRST, MOST};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32};
@@ -43,25 +43,25 @@ struct Companion {
     ino: u64,
 }
 
-impl Kept for Companion {
+impl EntryValue for Companion {
     fn words(&self) -> [u64; 4] {
         [self.number as u64, self.place.into(), self.device, self.ino]
     }
 
-    fn of([number, place, device, ino]: [u64; 4]) -> Self {
+    fn from_words([number, place, device, ino]: [u64; 4]) -> Self {
         Self { number: number as i32, place: place as u32, device, ino }
     }
 }
 
 /// A companion that is open.
-struct Place {
+struct OpenCompanion {
     number: AtomicI32,
     /// Whose it is.
     of: AtomicI32,
 }
 
-static PLACES: [Place; MOST] =
-    [const { Place { number: AtomicI32::new(FREE), of: AtomicI32::new(-1) } }; MOST];
+static PLACES: [OpenCompanion; MOST] =
+    [const { OpenCompanion { number: AtomicI32::new(FREE), of: AtomicI32::new(-1) } }; MOST];
 
 /// Makes a write or a sync by the companion of a descriptor; None: it has none. `act` says as a system call what has come of it.
 #[inline]
@@ -75,7 +75,7 @@ pub(crate) fn act(fd: i32, weight: u32, act: impl FnOnce(i32) -> isize) -> Optio
         None => {
             let companion = warm(fd, entry, weight);
             if companion.is_none() {
-                count_write(Past::No);
+                count_write(MountBypass::No);
             }
             companion?
         }
@@ -87,7 +87,7 @@ pub(crate) fn act(fd: i32, weight: u32, act: impl FnOnce(i32) -> isize) -> Optio
         entry.retire(close);
         return None;
     }
-    count_write(Past::Yes);
+    count_write(MountBypass::Yes);
     Some(done)
 }
 
@@ -123,7 +123,7 @@ fn warm(fd: i32, entry: &Entry<Companion>, weight: u32) -> Option<Companion> {
     let due = match entry.due.load(Relaxed) {
         NEVER => return None,
         0 if session::is_at_once() => AT_ONCE,
-        0 if is_spent || own_fds::is_live() => FEW,
+        0 if is_spent || session_fds::is_live() => FEW,
         0 => FIRST,
         due => due,
     };
@@ -168,7 +168,7 @@ fn make(fd: i32) -> Result<Companion, bool> {
     if flags < 0 || flags & !KNOWN != 0 || !matches!(flags & O_ACCMODE, 1 | 2) {
         return Err(false);
     }
-    let file = attributes::of(fd).map_err(|_| false)?;
+    let file = attributes::stat_fd(fd).map_err(|_| false)?;
     if file.kind() != S_IFREG {
         return Err(false);
     }
@@ -191,8 +191,8 @@ fn make(fd: i32) -> Result<Companion, bool> {
 
 fn open(fd: i32, flags: i32, device: u64) -> Result<i32, bool> {
     let new = calls::reopen(fd, device, flags & (O_SYNC | O_LARGEFILE | O_NONBLOCK))?;
-    let number = own_fds::move_away(new).ok_or(true)?.keep();
-    if handed_fds::of(number).is_some_and(|mount| mount.union == device) {
+    let number = session_fds::move_away(new).ok_or(true)?.keep();
+    if service_fds::mount_of(number).is_some_and(|mount| mount.union == device) {
         return Ok(number);
     }
     raw::close(number);

@@ -2,9 +2,9 @@
 //! execution of another program), or a lock is taken by it, another descriptor of the same file takes its place, one that was opened
 //! through the mount: locks must be seen by those who have the file open there, and programs without this library must see one file.
 
-use crate::fds::handed_fds::{self, Mount};
-use crate::fds::handed_numbers::{ANY, HELD};
-use crate::fds::{closing, companion};
+use crate::fds::service_fd_numbers::{ANY, HELD};
+use crate::fds::service_fds::{self, Mount};
+use crate::fds::{close, companion};
 use crate::shim::attributes::{self, AT_STATX_DONT_SYNC, AT_SYMLINK_NOFOLLOW, STATX_INO, STATX_TYPE};
 use crate::shim::mountinfo::{self, Room, read_table, with_room};
 use crate::shim::paths::{self, PATH_MAX};
@@ -24,7 +24,7 @@ pub(crate) fn before_sharing() {
             let bit = bits.trailing_zeros() as usize;
             bits &= bits - 1;
             let fd = (index * 64 + bit) as i32;
-            if !replace(fd) && handed_fds::of(fd).is_some() {
+            if !replace(fd) && service_fds::mount_of(fd).is_some() {
                 // Without a name: nobody else can have it open. It may get one again.
                 word.fetch_or(1 << bit, Relaxed);
             }
@@ -36,7 +36,7 @@ pub(crate) fn before_sharing() {
 pub(crate) fn is_any() -> bool {
     let held = |(index, word): (usize, &core::sync::atomic::AtomicU64)| {
         let bits = word.load(Relaxed);
-        (0..64).any(|bit| bits >> bit & 1 != 0 && handed_fds::of((index * 64 + bit) as i32).is_some())
+        (0..64).any(|bit| bits >> bit & 1 != 0 && service_fds::mount_of((index * 64 + bit) as i32).is_some())
     };
     ANY.load(Acquire) && HELD.iter().enumerate().any(held)
 }
@@ -44,12 +44,12 @@ pub(crate) fn is_any() -> bool {
 /// Before a descriptor gets another number, or a lock. Whether it was one that was handed out, and is one of the mount now.
 #[inline]
 pub(crate) fn before_use(fd: i32) -> bool {
-    handed_fds::any() && process::is_on() && !process::is_borrowed() && replace(fd)
+    service_fds::any() && process::is_on() && !process::is_borrowed() && replace(fd)
 }
 
 /// Puts a descriptor of the mount in the place of one that was handed out. False: it is none, or that cannot be done.
 fn replace(fd: i32) -> bool {
-    let Some(mount) = handed_fds::of(fd) else { return false };
+    let Some(mount) = service_fds::mount_of(fd) else { return false };
     let Some(new) = with_room(|room| open(fd, &mount, room)).flatten() else { return false };
     let done = take_place(fd, new);
     raw::close(new);
@@ -63,7 +63,7 @@ pub(crate) fn path_of<R>(fd: i32, mount: &Mount, act: impl Fn(&CStr) -> R) -> Op
 
 /// Calls `each` with the paths at which the very file is found, and with its number, until that has a result.
 fn find<R>(fd: i32, mount: &Mount, room: &mut Room, each: impl Fn(&CStr, u64) -> Option<R>) -> Option<R> {
-    let ino = attributes::of(fd).ok()?.ino;
+    let ino = attributes::stat_fd(fd).ok()?.ino;
     let Room { path, found, table } = room;
     // As seen from the root of the service's mount, which is that of the union.
     let inside = link(fd, path)?;
@@ -89,7 +89,7 @@ fn open(fd: i32, mount: &Mount, room: &mut Room) -> Option<i32> {
         let words = [raw::word(raw::AT_FDCWD), path.as_ptr() as usize, flags, 0, 0, 0];
         let new = i32::try_from(raw::plain(raw::number::OPENAT, words)).ok().filter(|new| *new >= 0)?;
         // The path may have come to lead elsewhere.
-        let is_it = attributes::of(new).is_ok_and(|new| new.device() == mount.union && new.ino == ino);
+        let is_it = attributes::stat_fd(new).is_ok_and(|new| new.device() == mount.union && new.ino == ino);
         let words = [raw::word(new), F_SETFL, all, 0, 0, 0];
         if is_it && (all & O_APPEND == 0 || raw::plain(raw::number::FCNTL, words) == 0) {
             return Some(new);
@@ -121,7 +121,7 @@ fn take_place(fd: i32, new: i32) -> bool {
     }
     let closes = raw::plain(raw::number::FCNTL, [raw::word(fd), F_GETFD, 0, 0, 0, 0]) & 1 != 0;
     let flags = if closes { O_CLOEXEC } else { 0 };
-    closing::while_closing(fd, || {
+    close::while_closing(fd, || {
         raw::plain(raw::number::DUP3, [raw::word(new), raw::word(fd), flags, 0, 0, 0]) == fd as isize
     })
 }

@@ -20,7 +20,7 @@ const NEVER_SOCKET: u32 = NEVER + 2;
 /// `struct iovec`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Part {
+pub(crate) struct IoVec {
     base: usize,
     len: usize,
 }
@@ -46,7 +46,7 @@ pub(crate) unsafe fn read(fd: i32, to: usize, len: usize, offset: i64) -> Option
 /// As above, for each; the list must be readable as far as it is mapped at all.
 pub(crate) unsafe fn read_parts(fd: i32, list: usize, count_of: i32, offset: i64) -> Option<usize> {
     let count_of = usize::try_from(count_of).ok().filter(|n| (1..=PARTS_MAX).contains(n));
-    let mut parts = [Part::default(); PARTS_MAX];
+    let mut parts = [IoVec::default(); PARTS_MAX];
     let is_on = process::is_on() && entry(fd).is_some();
     let parts = count_of.and_then(|n| parts.get_mut(..n)).filter(|_| is_on);
     let Some(parts) = parts else {

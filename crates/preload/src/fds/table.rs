@@ -30,19 +30,19 @@ pub(crate) struct View {
 }
 
 /// What an entry can keep: four words.
-pub(crate) trait Kept: Copy {
+pub(crate) trait EntryValue: Copy {
     fn words(&self) -> [u64; 4];
-    fn of(words: [u64; 4]) -> Self;
+    fn from_words(words: [u64; 4]) -> Self;
 }
 
-impl Kept for View {
+impl EntryValue for View {
     #[inline]
     fn words(&self) -> [u64; 4] {
         [self.base as u64, self.size as u64, self.word as u64, self.generation]
     }
 
     #[inline]
-    fn of([base, size, word, generation]: [u64; 4]) -> Self {
+    fn from_words([base, size, word, generation]: [u64; 4]) -> Self {
         Self { base: base as usize, size: size as usize, word: word as usize, generation }
     }
 }
@@ -67,7 +67,7 @@ pub(crate) struct Entry<V = View> {
     pub(crate) beyond: AtomicU32,
 }
 
-impl<V: Kept> Entry<V> {
+impl<V: EntryValue> Entry<V> {
     pub(crate) const fn new() -> Self {
         Self {
             state: AtomicU64::new(0),
@@ -82,7 +82,7 @@ impl<V: Kept> Entry<V> {
 
     #[inline]
     fn view(&self) -> V {
-        V::of(self.words.each_ref().map(|word| word.load(Relaxed)))
+        V::from_words(self.words.each_ref().map(|word| word.load(Relaxed)))
     }
 
     /// The mapping, which stays until [`leave`](Self::leave).

@@ -1,13 +1,13 @@
 //! A name that a call is about: the program's path, in which directory the service has it, and the whole call.
 
 use crate::session::calls::{FOREIGN, is_served, prove};
-use crate::session::dirs::{self, Place, Shown};
+use crate::session::dirs::{self, DirLocation, ProofOutcome};
 use crate::session::mount_type;
-use crate::session::{self, Missed, SessionGuard};
+use crate::session::{self, CallFailure, SessionGuard};
 use crate::shim::attributes::{self, AT_STATX_DONT_SYNC, AT_SYMLINK_NOFOLLOW};
 use crate::shim::attributes::{STATX_ATTR_MOUNT_ROOT, STATX_INO, STATX_MNT_ID};
 use crate::shim::paths::{self, PATH_MAX, Split};
-use crate::stats::{By, Kind, count_call};
+use crate::stats::{CallPath, Kind, count_call};
 use crate::thresholds::session::{ENTERING, REFERRED};
 use core::ffi::CStr;
 use core::sync::atomic::Ordering::Relaxed;
@@ -34,17 +34,21 @@ pub(crate) struct Name {
 }
 
 /// What a call has come to.
-pub(crate) struct Answered {
+pub(crate) struct CallOutcome {
     pub(crate) response: Response,
     /// The directory that the kernel has been asked about, and the end of its path.
-    pub(crate) place: Place,
+    pub(crate) place: DirLocation,
     pub(crate) base: usize,
 }
 
 impl Name {
     /// # Safety
     /// The path must be the program's, readable as far as it is mapped at all.
-    pub(crate) unsafe fn take(hold: &mut SessionGuard, directory: i32, path: usize) -> Result<Self, Missed> {
+    pub(crate) unsafe fn take(
+        hold: &mut SessionGuard,
+        directory: i32,
+        path: usize,
+    ) -> Result<Self, CallFailure> {
         // SAFETY: the caller's.
         unsafe { Self::take_as(hold, directory, path, paths::split) }
     }
@@ -56,10 +60,10 @@ impl Name {
         directory: i32,
         path: usize,
         split: impl FnOnce(&[u8]) -> Option<Split>,
-    ) -> Result<Self, Missed> {
+    ) -> Result<Self, CallFailure> {
         // SAFETY: the caller's.
         let len = unsafe { paths::take(directory, path, &mut hold.path) };
-        let split = len.and_then(|len| split(hold.path.get(..len)?)).ok_or(Missed::Kernel)?;
+        let split = len.and_then(|len| split(hold.path.get(..len)?)).ok_or(CallFailure::Kernel)?;
         Ok(Self { directory, split, parent: split.parent })
     }
 
@@ -70,7 +74,7 @@ impl Name {
     }
 
     /// Which directory it is in, as the kernel says.
-    pub(crate) fn place(&self, hold: &mut SessionGuard) -> Option<Place> {
+    pub(crate) fn place(&self, hold: &mut SessionGuard) -> Option<DirLocation> {
         let directory = self.directory;
         self.with_parent(&mut hold.path, |path| dirs::look(directory, path)).flatten()
     }
@@ -118,9 +122,9 @@ impl Name {
         kind: Kind,
         request: Request,
         more: &[u8],
-    ) -> Result<Answered, Missed> {
-        if !hold.is_worth_it(now()) {
-            return Err(Missed::Kernel);
+    ) -> Result<CallOutcome, CallFailure> {
+        if !hold.spend_credit(now()) {
+            return Err(CallFailure::Kernel);
         }
         if let Some(below) = self.below(hold) {
             if let Some(answered) = below.ask(hold, kind, request, more)? {
@@ -132,7 +136,7 @@ impl Name {
                 state.fresh.forget(self.directory, text);
             }
         }
-        self.ask(hold, kind, request, more)?.ok_or(Missed::Kernel)
+        self.ask(hold, kind, request, more)?.ok_or(CallFailure::Kernel)
     }
 
     /// None: the kernel knows of the directories that were left to the service.
@@ -142,8 +146,8 @@ impl Name {
         kind: Kind,
         mut request: Request,
         more: &[u8],
-    ) -> Result<Option<Answered>, Missed> {
-        let place = self.place(hold).ok_or(Missed::Kernel)?;
+    ) -> Result<Option<CallOutcome>, CallFailure> {
+        let place = self.place(hold).ok_or(CallFailure::Kernel)?;
         let mut number = self.number(hold, kind, &place)?;
         let mut entered_again = false;
         loop {
@@ -153,7 +157,7 @@ impl Name {
             match response.status as u32 {
                 0 => {
                     self.went_well(hold);
-                    return Ok(Some(Answered { response, place, base: self.split.parent }));
+                    return Ok(Some(CallOutcome { response, place, base: self.split.parent }));
                 }
                 STALE if !entered_again => {
                     entered_again = true;
@@ -167,26 +171,26 @@ impl Name {
                 LOOK => {
                     hold.pay(REFERRED);
                     hold.dirs.missed();
-                    count_call(kind, By::Look);
-                    return Err(Missed::Kernel);
+                    count_call(kind, CallPath::Look);
+                    return Err(CallFailure::Kernel);
                 }
                 // A call that the service has dropped.
                 EIO => {
-                    count_call(kind, By::Gone);
-                    return Err(Missed::Unknown);
+                    count_call(kind, CallPath::Gone);
+                    return Err(CallFailure::Unknown);
                 }
                 error if error < STATUSES => {
                     self.went_well(hold);
-                    count_call(kind, By::Ring);
-                    return Err(Missed::Failed(error as i32));
+                    count_call(kind, CallPath::Ring);
+                    return Err(CallFailure::Failed(error as i32));
                 }
                 status => {
                     hold.pay(REFERRED);
                     if status == ASK_KERNEL {
                         hold.dirs.missed();
                     }
-                    count_call(kind, By::Asked);
-                    return Err(Missed::Kernel);
+                    count_call(kind, CallPath::Asked);
+                    return Err(CallFailure::Kernel);
                 }
             }
         }
@@ -207,22 +211,22 @@ impl Name {
         kind: Kind,
         mut request: Request,
         more: &[u8],
-    ) -> Result<Response, Missed> {
+    ) -> Result<Response, CallFailure> {
         let mut data = [0; SLOT_BYTES as usize];
         let name = hold.path.get(self.split.name..self.split.end).unwrap_or_default();
-        let data = data.get_mut(..name.len() + more.len()).ok_or(Missed::Kernel)?;
+        let data = data.get_mut(..name.len() + more.len()).ok_or(CallFailure::Kernel)?;
         data.iter_mut().zip(name.iter().chain(more)).for_each(|(to, from)| *to = *from);
         if request.opcode == MAKE_LINK {
             let [_, len, ..] = &mut request.args;
             *len = name.len() as u64;
         }
-        hold.call(request, data).inspect_err(|_| count_call(kind, By::Gone))
+        hold.call(request, data).inspect_err(|_| count_call(kind, CallPath::Gone))
     }
 
     /// The number by which the service knows the directory.
-    fn number(&self, hold: &mut SessionGuard, kind: Kind, place: &Place) -> Result<u64, Missed> {
+    fn number(&self, hold: &mut SessionGuard, kind: Kind, place: &DirLocation) -> Result<u64, CallFailure> {
         if let Some(known) = hold.dirs.find(place) {
-            return known.ok_or(Missed::Kernel);
+            return known.ok_or(CallFailure::Kernel);
         }
         let (directory, device) = (self.directory, place.device);
         let is_union = |hold: &mut SessionGuard| {
@@ -232,42 +236,42 @@ impl Name {
         };
         match is_served(hold, device, is_union) {
             Some(true) => FOREIGN.store(0, Relaxed),
-            Some(false) => return Err(Missed::Kernel),
+            Some(false) => return Err(CallFailure::Kernel),
             None => {
                 FOREIGN.fetch_add(1, Relaxed);
-                return Err(Missed::Kernel);
+                return Err(CallFailure::Kernel);
             }
         }
         let show = |hold: &mut SessionGuard| {
             let shown = self.with_parent(&mut hold.path, |path| dirs::show(directory, path, place));
-            shown.unwrap_or(Shown::NotNow)
+            shown.unwrap_or(ProofOutcome::NotNow)
         };
         let token = match prove(hold, device, show) {
             Ok(token) => token,
             Err(refused) => {
-                if refused == Shown::Never {
+                if refused == ProofOutcome::Never {
                     hold.dirs.keep(*place, None);
                 }
-                return Err(Missed::Kernel);
+                return Err(CallFailure::Kernel);
             }
         };
         let request = Request { opcode: ENTER, ..Request::default() };
         let Ok(response) = hold.call(request, &token) else {
-            count_call(kind, By::Gone);
-            return Err(Missed::Kernel);
+            count_call(kind, CallPath::Gone);
+            return Err(CallFailure::Kernel);
         };
         hold.pay(ENTERING);
         let [number, ..] = response.values;
         let number = (response.status == 0).then_some(number);
         hold.dirs.keep(*place, number);
         number.ok_or_else(|| {
-            count_call(kind, By::Asked);
-            Missed::Kernel
+            count_call(kind, CallPath::Asked);
+            CallFailure::Kernel
         })
     }
 
     /// Whether nothing is mounted over the name.
-    fn is_plain(&self, hold: &SessionGuard, place: &Place) -> bool {
+    fn is_plain(&self, hold: &SessionGuard, place: &DirLocation) -> bool {
         let Ok(path) = CStr::from_bytes_until_nul(&hold.path) else { return false };
         let flags = AT_SYMLINK_NOFOLLOW | AT_STATX_DONT_SYNC;
         attributes::at(self.directory, path, flags, STATX_MNT_ID | STATX_INO).is_ok_and(|found| {

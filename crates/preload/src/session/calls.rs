@@ -1,14 +1,14 @@
 //! Opens, new directories and links, and changes of attributes by the ring: what may go there, and what the answers mean.
 
-use crate::fds::{handed_fds, handed_numbers, own_fds};
+use crate::fds::{service_fd_numbers, service_fds, session_fds};
 use crate::session::call_path::Name;
-use crate::session::dirs::{self, Place, Shown};
+use crate::session::dirs::{self, DirLocation, ProofOutcome};
 use crate::session::mount_type;
 use crate::session::socket::{self, Take};
-use crate::session::{Missed, SessionGuard, end_for_good};
+use crate::session::{CallFailure, SessionGuard, end_for_good};
 use crate::shim::paths;
 use crate::shim::raw::{self, AT_FDCWD};
-use crate::stats::{By, Kind, count_call};
+use crate::stats::{CallPath, Kind, count_call};
 use crate::thresholds::calls::{FOREIGN_EACH, FOREIGN_MANY, LEFT_OVER};
 use core::ffi::CStr;
 use core::sync::atomic::AtomicU32;
@@ -55,11 +55,11 @@ pub(crate) static FOREIGN: AtomicU32 = AtomicU32::new(0);
 ///
 /// # Safety
 /// The path must be the program's, readable as far as it is mapped at all.
-pub(crate) unsafe fn open(directory: i32, path: usize, flags: i32, mode: u32) -> Result<i32, Missed> {
+pub(crate) unsafe fn open(directory: i32, path: usize, flags: i32, mode: u32) -> Result<i32, CallFailure> {
     let is_known = flags & !FLAGS == 0 && flags & O_ACCMODE != O_ACCMODE;
     let only_reads = flags & (O_ACCMODE | O_CREAT) == 0;
-    if !is_known || only_reads || is_skipped() {
-        return Err(Missed::Kernel);
+    if !is_known || only_reads || skip_this_call() {
+        return Err(CallFailure::Kernel);
     }
     let mut hold = take(Kind::Open)?;
     // SAFETY: the caller's.
@@ -68,7 +68,7 @@ pub(crate) unsafe fn open(directory: i32, path: usize, flags: i32, mode: u32) ->
         Request { opcode: OPEN, args: [0, flags as u32 as u64, mode.into(), 0, 0], ..Request::default() };
     let [tag, ..] = name.request(&mut hold, Kind::Open, request, &[])?.response.values;
     let fd = collect(&mut hold, tag, flags & O_CLOEXEC != 0)?;
-    handed_numbers::hold(fd);
+    service_fd_numbers::hold(fd);
     Ok(fd)
 }
 
@@ -91,17 +91,17 @@ pub(crate) fn reopen(fd: i32, device: u64, flags: i32) -> Result<i32, bool> {
     }
     let token = match prove(hold, device, |_| dirs::show_descriptor(fd)) {
         Ok(token) => token,
-        Err(refused) => return Err(refused != Shown::Never),
+        Err(refused) => return Err(refused != ProofOutcome::Never),
     };
     let request = Request { opcode: REOPEN, args: [0, flags as u32 as u64, 0, 0, 0], ..Request::default() };
     match hold.call(request, &token) {
         Ok(Response { status: 0, values: [tag, ..], .. }) => collect(hold, tag, true).or(LATER),
         Ok(_) => {
-            count_call(Kind::Open, By::Asked);
+            count_call(Kind::Open, CallPath::Asked);
             NEVER
         }
         Err(_) => {
-            count_call(Kind::Open, By::Gone);
+            count_call(Kind::Open, CallPath::Gone);
             LATER
         }
     }
@@ -113,14 +113,14 @@ pub(crate) fn is_served(
     device: u64,
     is_union: impl FnOnce(&mut SessionGuard) -> bool,
 ) -> Option<bool> {
-    if hold.is_to_be_found_out(device) {
+    if hold.poll_unknown_device(device) {
         if is_union(hold) {
             return Some(true);
         }
         hold.dirs.keep_foreign(device);
         return None;
     }
-    hold.may_serve(device).then(|| hold.is_due())
+    hold.check_device(device).then(|| hold.poll_due())
 }
 
 /// Has a session begin, unless there is one, and shows what the program may write to while the service gets ready. Err: there is no
@@ -128,14 +128,14 @@ pub(crate) fn is_served(
 pub(crate) fn prove(
     hold: &mut SessionGuard,
     device: u64,
-    show: impl FnOnce(&mut SessionGuard) -> Shown,
-) -> Result<[u8; TOKEN_BYTES], Shown> {
-    if !hold.is_asked() {
-        return Err(Shown::NotNow);
+    show: impl FnOnce(&mut SessionGuard) -> ProofOutcome,
+) -> Result<[u8; TOKEN_BYTES], ProofOutcome> {
+    if !hold.ask_if_due() {
+        return Err(ProofOutcome::NotNow);
     }
     match show(hold) {
-        Shown::Token(token) if hold.is_ready(device) && is_free(hold) => Ok(token),
-        Shown::Token(_) => Err(Shown::NotNow),
+        ProofOutcome::Token(token) if hold.ensure_ready(device) && is_free(hold) => Ok(token),
+        ProofOutcome::Token(_) => Err(ProofOutcome::NotNow),
         refused => {
             hold.was_refused();
             Err(refused)
@@ -175,24 +175,24 @@ fn move_proof(hold: &mut SessionGuard) -> Option<isize> {
     Some(moved)
 }
 
-fn is_skipped() -> bool {
+fn skip_this_call() -> bool {
     let seen = FOREIGN.load(Relaxed);
     seen >= FOREIGN_MANY && !FOREIGN.fetch_add(1, Relaxed).is_multiple_of(FOREIGN_EACH)
 }
 
 /// Takes the file that has come with an answer.
-fn collect(hold: &mut SessionGuard, tag: u64, close_on_exec: bool) -> Result<i32, Missed> {
+fn collect(hold: &mut SessionGuard, tag: u64, close_on_exec: bool) -> Result<i32, CallFailure> {
     let opened = receive(hold, tag, close_on_exec);
     match opened {
-        Ok(_) => count_call(Kind::Open, By::Ring),
-        Err(_) if hold.socket() < 0 => count_call(Kind::Open, By::Gone),
+        Ok(_) => count_call(Kind::Open, CallPath::Ring),
+        Err(_) if hold.socket() < 0 => count_call(Kind::Open, CallPath::Gone),
         Err(_) => {}
     }
     opened
 }
 
 /// Takes the descriptor that has come with an answer.
-pub(crate) fn receive(hold: &mut SessionGuard, tag: u64, close_on_exec: bool) -> Result<i32, Missed> {
+pub(crate) fn receive(hold: &mut SessionGuard, tag: u64, close_on_exec: bool) -> Result<i32, CallFailure> {
     for _ in 0..LEFT_OVER {
         let Some(delivery) = socket::take(hold.socket(), Take::Now { close_on_exec }) else { break };
         match delivery.fd {
@@ -201,31 +201,31 @@ pub(crate) fn receive(hold: &mut SessionGuard, tag: u64, close_on_exec: bool) ->
                 raw::close(left_over);
             }
             // No number was free, or something else of the kernel's did not let it through: it will say.
-            None if delivery.number == tag && delivery.was_cut => return Err(Missed::Unknown),
+            None if delivery.number == tag && delivery.was_cut => return Err(CallFailure::Unknown),
             None => {}
         }
     }
     hold.fail();
-    Err(Missed::Unknown)
+    Err(CallFailure::Unknown)
 }
 
 /// Makes a directory. The mode has the umask applied. The service knows it by a number then, as it would once it had been shown.
 ///
 /// # Safety
 /// The path must be the program's, readable as far as it is mapped at all.
-pub(crate) unsafe fn make_dir(directory: i32, path: usize, mode: u32) -> Result<(), Missed> {
-    if !own_fds::is_live() {
-        return Err(Missed::Kernel);
+pub(crate) unsafe fn make_dir(directory: i32, path: usize, mode: u32) -> Result<(), CallFailure> {
+    if !session_fds::is_live() {
+        return Err(CallFailure::Kernel);
     }
     let mut hold = take(Kind::MakeDir)?;
     // SAFETY: the caller's.
     let name = unsafe { Name::take_as(&mut hold, directory, path, paths::split_dir) }?;
     let request = Request { opcode: MAKE_DIR, args: [0, 0, mode.into(), 0, 0], ..Request::default() };
     let answered = name.request(&mut hold, Kind::MakeDir, request, &[])?;
-    count_call(Kind::MakeDir, By::Ring);
+    count_call(Kind::MakeDir, CallPath::Ring);
     let [number, ino, ..] = answered.response.values;
     if number != 0 {
-        hold.dirs.keep(Place { ino, ..answered.place }, Some(number));
+        hold.dirs.keep(DirLocation { ino, ..answered.place }, Some(number));
         name.is_made(&mut hold, answered.base);
     }
     Ok(())
@@ -235,20 +235,20 @@ pub(crate) unsafe fn make_dir(directory: i32, path: usize, mode: u32) -> Result<
 ///
 /// # Safety
 /// Both strings must be the program's, readable as far as they are mapped at all.
-pub(crate) unsafe fn make_link(target: usize, directory: i32, path: usize) -> Result<(), Missed> {
-    if !own_fds::is_live() {
-        return Err(Missed::Kernel);
+pub(crate) unsafe fn make_link(target: usize, directory: i32, path: usize) -> Result<(), CallFailure> {
+    if !session_fds::is_live() {
+        return Err(CallFailure::Kernel);
     }
     let mut text = [0; SLOT_BYTES as usize];
     // SAFETY: the caller's.
     let target = unsafe { paths::take(AT_FDCWD, target, &mut text) }.and_then(|len| text.get(..len));
-    let target = target.filter(|target| !target.is_empty()).ok_or(Missed::Kernel)?;
+    let target = target.filter(|target| !target.is_empty()).ok_or(CallFailure::Kernel)?;
     let mut hold = take(Kind::MakeLink)?;
     // SAFETY: the caller's.
     let name = unsafe { Name::take(&mut hold, directory, path) }?;
     let request = Request { opcode: MAKE_LINK, ..Request::default() };
     let answered = name.request(&mut hold, Kind::MakeLink, request, target);
-    answered.map(|_| count_call(Kind::MakeLink, By::Ring))
+    answered.map(|_| count_call(Kind::MakeLink, CallPath::Ring))
 }
 
 /// Attributes that are to be changed, as a request has them.
@@ -267,16 +267,16 @@ pub(crate) struct Change {
 ///
 /// # Safety
 /// The path must be the program's, readable as far as it is mapped at all.
-pub(crate) unsafe fn set(directory: i32, path: usize, change: &Change) -> Result<(), Missed> {
+pub(crate) unsafe fn set(directory: i32, path: usize, change: &Change) -> Result<(), CallFailure> {
     let names_ids = change.which & (SET_OWNER | SET_GROUP) != 0;
-    if !own_fds::is_live() || names_ids && !handed_fds::has_same_ids() {
-        return Err(Missed::Kernel);
+    if !session_fds::is_live() || names_ids && !service_fds::has_same_ids() {
+        return Err(CallFailure::Kernel);
     }
     let mut hold = take(Kind::SetAttributes)?;
     // SAFETY: the caller's.
     let name = unsafe { Name::take(&mut hold, directory, path) }?;
     if !name.is_guess(&hold) && !name.is_fresh(&hold) {
-        return Err(Missed::Kernel);
+        return Err(CallFailure::Kernel);
     }
     let two = |low: u64, high: u32| low | u64::from(high) << 32;
     let [accessed, modified] = change.times.map(i64::cast_unsigned);
@@ -284,14 +284,14 @@ pub(crate) unsafe fn set(directory: i32, path: usize, change: &Change) -> Result
     let args = [0, which, owners, accessed, modified];
     let request = Request { opcode: SET_ATTRIBUTES, args, ..Request::default() };
     let answered = name.request(&mut hold, Kind::SetAttributes, request, &[]);
-    answered.map(|_| count_call(Kind::SetAttributes, By::Ring))
+    answered.map(|_| count_call(Kind::SetAttributes, CallPath::Ring))
 }
 
 /// The right to make a call. Where there are sessions it is said if others have them.
-fn take(kind: Kind) -> Result<SessionGuard, Missed> {
+fn take(kind: Kind) -> Result<SessionGuard, CallFailure> {
     let hold = SessionGuard::take();
-    if hold.as_ref().is_none_or(|hold| hold.socket() < 0) && own_fds::is_live() {
-        count_call(kind, By::Busy);
+    if hold.as_ref().is_none_or(|hold| hold.socket() < 0) && session_fds::is_live() {
+        count_call(kind, CallPath::Busy);
     }
-    hold.ok_or(Missed::Kernel)
+    hold.ok_or(CallFailure::Kernel)
 }

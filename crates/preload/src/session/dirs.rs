@@ -11,13 +11,13 @@ use vellum_ring::files::{TOKEN, TOKEN_BYTES};
 
 /// Which directory it is, seen through which mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct DirLocation {
     pub(crate) device: u64,
     pub(crate) ino: u64,
     pub(crate) mount: u64,
 }
 
-impl Place {
+impl DirLocation {
     fn new(statx: &Statx) -> Option<Self> {
         let is_known = statx.kind() == S_IFDIR && statx.mask & STATX_MNT_ID != 0;
         is_known.then_some(Self { device: statx.device(), ino: statx.ino, mount: statx.mnt_id })
@@ -25,14 +25,14 @@ impl Place {
 }
 
 /// Which directory a path names.
-pub(crate) fn look(directory: i32, path: &CStr) -> Option<Place> {
+pub(crate) fn look(directory: i32, path: &CStr) -> Option<DirLocation> {
     let mask = STATX_TYPE | STATX_INO | STATX_MNT_ID;
-    Place::new(&attributes::at(directory, path, AT_STATX_DONT_SYNC, mask).ok()?)
+    DirLocation::new(&attributes::at(directory, path, AT_STATX_DONT_SYNC, mask).ok()?)
 }
 
 /// What came of showing the kernel that the program may write to a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shown {
+pub(crate) enum ProofOutcome {
     /// The service has this from the kernel.
     Token([u8; TOKEN_BYTES]),
     /// The kernel is to be asked, this time.
@@ -42,42 +42,42 @@ pub(crate) enum Shown {
 }
 
 /// Shows that the program may write to a directory. This changes nothing there.
-pub(crate) fn show(directory: i32, path: &CStr, place: &Place) -> Shown {
+pub(crate) fn show(directory: i32, path: &CStr, place: &DirLocation) -> ProofOutcome {
     const O_PATH_DIRECTORY_CLOEXEC: usize =
         0o12_000_000 | if cfg!(target_arch = "aarch64") { 0o40_000 } else { 0o200_000 };
     let words = [raw::word(directory), path.as_ptr() as usize, O_PATH_DIRECTORY_CLOEXEC, 0, 0, 0];
-    let Ok(fd) = i32::try_from(raw::plain(raw::number::OPENAT, words)) else { return Shown::NotNow };
+    let Ok(fd) = i32::try_from(raw::plain(raw::number::OPENAT, words)) else { return ProofOutcome::NotNow };
     if fd < 0 {
-        return Shown::NotNow;
+        return ProofOutcome::NotNow;
     }
     let shown = show_opened(fd, place);
     raw::close(fd);
     shown
 }
 
-fn show_opened(fd: i32, place: &Place) -> Shown {
+fn show_opened(fd: i32, place: &DirLocation) -> ProofOutcome {
     // The path may have come to lead elsewhere.
-    if attributes::of(fd).ok().and_then(|statx| Place::new(&statx)) != Some(*place) {
-        return Shown::NotNow;
+    if attributes::stat_fd(fd).ok().and_then(|statx| DirLocation::new(&statx)) != Some(*place) {
+        return ProofOutcome::NotNow;
     }
     show_descriptor(fd)
 }
 
 /// Shows that the program may write to the file or directory of a descriptor.
-pub(crate) fn show_descriptor(fd: i32) -> Shown {
+pub(crate) fn show_descriptor(fd: i32) -> ProofOutcome {
     const REFUSED: [isize; 4] = [-1, -13, -30, -95];
     const GRND_NONBLOCK: usize = 1;
     let mut token = [0u8; TOKEN_BYTES];
     let words = [token.as_mut_ptr() as usize, TOKEN_BYTES, GRND_NONBLOCK, 0, 0, 0];
     // SAFETY: the kernel fills so many bytes.
     if unsafe { raw::call(raw::number::GETRANDOM, words) } != TOKEN_BYTES as isize {
-        return Shown::NotNow;
+        return ProofOutcome::NotNow;
     }
     match set_token(fd, &token) {
-        0 => Shown::Token(token),
+        0 => ProofOutcome::Token(token),
         // EPERM, EACCES, EROFS, EOPNOTSUPP
-        error if REFUSED.contains(&error) => Shown::Never,
-        _ => Shown::NotNow,
+        error if REFUSED.contains(&error) => ProofOutcome::Never,
+        _ => ProofOutcome::NotNow,
     }
 }
 
@@ -94,8 +94,8 @@ fn set_token(fd: i32, token: &[u8; TOKEN_BYTES]) -> isize {
 }
 
 #[derive(Clone, Copy)]
-struct Known {
-    place: Place,
+struct DirEntry {
+    place: DirLocation,
     /// None: the service does not serve it.
     number: Option<u64>,
     /// It has been asked for since a place was last looked for.
@@ -104,7 +104,7 @@ struct Known {
 
 /// What is known, in a session.
 pub(crate) struct Dirs {
-    known: [Option<Known>; DIRS],
+    known: [Option<DirEntry>; DIRS],
     next: usize,
     /// These stay from one session to the next.
     foreign: [Option<u64>; FOREIGN],
@@ -141,13 +141,13 @@ impl Dirs {
     }
 
     /// The number of a directory; `Some(None)`: it is not served.
-    pub(crate) fn find(&mut self, place: &Place) -> Option<Option<u64>> {
+    pub(crate) fn find(&mut self, place: &DirLocation) -> Option<Option<u64>> {
         let known = self.known.iter_mut().flatten().find(|known| known.place == *place)?;
         known.used = true;
         Some(known.number)
     }
 
-    pub(crate) fn keep(&mut self, place: Place, number: Option<u64>) {
+    pub(crate) fn keep(&mut self, place: DirLocation, number: Option<u64>) {
         self.drop_stale(&place);
         // Whoever has been asked for is passed over once.
         for _ in 0..=DIRS {
@@ -156,14 +156,14 @@ impl Dirs {
             match slot {
                 Some(known) if known.used => known.used = false,
                 _ => {
-                    *slot = Some(Known { place, number, used: false });
+                    *slot = Some(DirEntry { place, number, used: false });
                     return;
                 }
             }
         }
     }
 
-    pub(crate) fn drop_stale(&mut self, place: &Place) {
+    pub(crate) fn drop_stale(&mut self, place: &DirLocation) {
         for slot in &mut self.known {
             if slot.is_some_and(|known| known.place == *place) {
                 *slot = None;
@@ -217,8 +217,8 @@ impl Dirs {
 mod tests {
     use super::*;
 
-    const fn place(ino: u64) -> Place {
-        Place { device: 1, ino, mount: 2 }
+    const fn place(ino: u64) -> DirLocation {
+        DirLocation { device: 1, ino, mount: 2 }
     }
 
     #[test]
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!((dirs.find(&place(1)), dirs.find(&place(2))), (None, Some(Some(2))));
         dirs.keep(place(5), None);
         assert_eq!(dirs.find(&place(5)), Some(None));
-        assert_eq!(dirs.find(&Place { mount: 3, ..place(5) }), None);
+        assert_eq!(dirs.find(&DirLocation { mount: 3, ..place(5) }), None);
         dirs.drop_stale(&place(5));
         assert_eq!(dirs.find(&place(5)), None);
         dirs.keep_foreign(9);
@@ -268,8 +268,8 @@ mod tests {
     #[test]
     fn an_ordinary_directory_takes_no_token() {
         let here = look(raw::AT_FDCWD, c"/proc").unwrap();
-        assert_eq!(show(raw::AT_FDCWD, c"/proc", &here), Shown::Never);
-        assert_eq!(show(raw::AT_FDCWD, c"/", &here), Shown::NotNow);
+        assert_eq!(show(raw::AT_FDCWD, c"/proc", &here), ProofOutcome::Never);
+        assert_eq!(show(raw::AT_FDCWD, c"/", &here), ProofOutcome::NotNow);
         assert!(look(raw::AT_FDCWD, c"/proc/self/exe").is_none());
     }
 }

@@ -1,7 +1,7 @@
 //! The memory in which services say that a file may have become shorter: asked for once, mapped to read, and kept.
 
-use crate::fds::handed_fds;
-use crate::session::away;
+use crate::fds::service_fds;
+use crate::session::detach_state;
 use crate::session::socket::{self, Delivery, Greeting, Take, is_sealed};
 use crate::shim::raw;
 use crate::thresholds::generations::{ASKED as ASKED_MAX, KNOWN as KNOWN_MAX};
@@ -75,13 +75,13 @@ pub(crate) fn read(word: usize) -> u64 {
 
 /// Asks for a memory. False: somebody is just doing that.
 fn ask(id: u64) -> bool {
-    if away::is_away() || ASKING.swap(true, SeqCst) {
+    if detach_state::is_away() || ASKING.swap(true, SeqCst) {
         return false;
     }
     if ASKED.fetch_add(1, Relaxed) < ASKED_MAX {
         socket::with_one(|socket| {
             if socket::send(socket, id)
-                && handed_fds::greeted(socket, &mut Greeting::new())
+                && service_fds::greeted(socket, &mut Greeting::new())
                 && let Some(Delivery { number, fd: Some(fd), .. }) = socket::take(socket, Take::Waiting)
             {
                 if number == id {

@@ -52,7 +52,7 @@ pub(crate) fn may_know() -> bool {
 
 /// Whether the access time of a file with these attributes is what it was when they came.
 #[inline]
-pub(crate) fn is_unread(device: u64) -> bool {
+pub(crate) fn observe_unread(device: u64) -> bool {
     let is_here = device == UNREAD.load(Relaxed);
     if is_here && FOREIGN.load(Relaxed) != 0 {
         FOREIGN.store(0, Relaxed);

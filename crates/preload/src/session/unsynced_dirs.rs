@@ -5,13 +5,13 @@
 use crate::thresholds::dirs::{MADE as PLACES, MADE_NEXT as NEXT};
 
 /// What is remembered, in a session.
-pub(crate) struct Fresh {
+pub(crate) struct UnsyncedDirs {
     /// Hashes of paths, and how many bytes of them the kernel knows.
     places: [Option<(u64, u16)>; PLACES],
     is_empty: bool,
 }
 
-impl Fresh {
+impl UnsyncedDirs {
     pub(crate) const fn new() -> Self {
         Self { places: [None; PLACES], is_empty: true }
     }
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn directories_are_found_by_what_the_program_calls_them() {
-        let mut fresh = Fresh::new();
+        let mut fresh = UnsyncedDirs::new();
         assert_eq!(fresh.base(-100, b"a"), None);
         fresh.keep(-100, b"a", 0);
         fresh.keep(-100, b"/x/y/b", 4);
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_base_ends_where_a_name_does() {
-        let mut fresh = Fresh::new();
+        let mut fresh = UnsyncedDirs::new();
         for (text, base) in [(&b"ab/cd"[..], 1), (b"ab/cd", 5), (b"ab/cd", 9), (b"ab", 70_000)] {
             fresh.clear();
             fresh.keep(1, text, base);
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn there_is_room_for_many() {
-        let mut fresh = Fresh::new();
+        let mut fresh = UnsyncedDirs::new();
         let text = |n: usize| format!("tree/directory-{n}").into_bytes();
         (0..PLACES).for_each(|n| fresh.keep(1, &text(n), 0));
         let found = (0..PLACES).filter(|n| fresh.base(1, &text(*n)).is_some()).count();

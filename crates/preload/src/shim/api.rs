@@ -1,8 +1,8 @@
 //! What a program may call by name; `include/vellum.h` declares it.
 #![allow(clippy::missing_safety_doc, reason = "said in the header")]
 
+use crate::shim::detach;
 use crate::shim::hooks;
-use crate::shim::leaving;
 use crate::stats;
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -57,12 +57,12 @@ unsafe impl Sync for Stack {}
 pub static vellum_leave_stack: Stack = Stack(core::cell::UnsafeCell::new([0; 64 << 10]));
 
 /// What a thread is made to run while a checkpoint is taken, with the time in seconds as its argument and all others standing still: see
-/// [`leaving::leave`], whose result is in the register of results when a trap says that all is done.
+/// [`detach::leave`], whose result is in the register of results when a trap says that all is done.
 #[cfg(target_arch = "x86_64")]
 #[cfg_attr(feature = "object", unsafe(no_mangle))]
 #[unsafe(naked)]
 pub unsafe extern "C" fn vellum_leave() {
-    core::arch::naked_asm!("cld", "call {leave}", "int3", leave = sym leaving::leave);
+    core::arch::naked_asm!("cld", "call {leave}", "int3", leave = sym detach::leave);
 }
 
 /// What has been done since the first [`vellum_open`].

@@ -124,7 +124,7 @@ pub(crate) fn at(directory: i32, path: &CStr, flags: i32, mask: u32) -> Result<S
 }
 
 /// What a descriptor is.
-pub(crate) fn of(fd: i32) -> Result<Statx, i32> {
+pub(crate) fn stat_fd(fd: i32) -> Result<Statx, i32> {
     at(fd, c"", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE | STATX_INO | STATX_MNT_ID)
 }
 
@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn the_kernel_answers_in_this_form() {
         let file = std::fs::File::open("/proc/self/exe").unwrap();
-        let (ours, metadata) = (of(file.as_raw_fd()).unwrap(), file.metadata().unwrap());
+        let (ours, metadata) = (stat_fd(file.as_raw_fd()).unwrap(), file.metadata().unwrap());
         assert_eq!((ours.ino, ours.device(), ours.kind()), (metadata.ino(), metadata.dev(), S_IFREG));
         assert_eq!(at(raw::AT_FDCWD, c"/proc/self/missing", 0, STATX_INO), Err(2));
         let mut stat = [0; STAT_LEN];

@@ -3,8 +3,8 @@
 #![allow(clippy::missing_safety_doc, reason = "as libc's functions of these names")]
 
 use self::copies::End;
-use crate::fds::closing::{Closing, closing, closing_range};
-use crate::fds::{companion, exclusive_fd, own_fds, reads};
+use crate::fds::close::{CloseGuard, closing, closing_range};
+use crate::fds::{companion, exclusive_fd, reads, session_fds};
 use crate::shim::hook_macros::{self, call_next, errno, hooks, next, pass_on, set_errno, system};
 use crate::shim::signals::{self, Action};
 use crate::shim::{environment, process, raw, single_thread};
@@ -13,9 +13,9 @@ use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
 pub mod attributes;
 pub mod copies;
+pub mod descriptors;
 pub mod files;
 pub mod identity;
-pub mod sharing;
 pub mod stat;
 pub mod writes;
 pub mod xattrs;
@@ -191,7 +191,7 @@ hooks! {
             stats::report();
         }
         let _closing = closing_range(first as c_uint, c_uint::MAX);
-        let is_around = own_fds::without_own(first as c_uint, c_uint::MAX).is_some();
+        let is_around = session_fds::without_own(first as c_uint, c_uint::MAX).is_some();
         if is_around && close_around(first as c_uint, c_uint::MAX, 0) == Some(0) {
             return;
         }
@@ -420,7 +420,7 @@ fn forked(child: c_int) -> c_int {
     child
 }
 
-fn before_close_range(first: c_uint, last: c_uint, flags: c_uint) -> Option<Closing> {
+fn before_close_range(first: c_uint, last: c_uint, flags: c_uint) -> Option<CloseGuard> {
     const CLOSE_RANGE_UNSHARE: c_uint = 2;
     const CLOSE_RANGE_CLOEXEC: c_uint = 4;
     if flags & CLOSE_RANGE_UNSHARE != 0 {
@@ -437,7 +437,7 @@ fn before_close_range(first: c_uint, last: c_uint, flags: c_uint) -> Option<Clos
 
 /// A number that the program knows nothing of.
 fn is_hidden(fd: c_int) -> bool {
-    (own_fds::is_own(fd) || companion::is_one(fd)) && process::is_on()
+    (session_fds::is_own(fd) || companion::is_one(fd)) && process::is_on()
 }
 
 /// A number that the program wants for another file, and that cannot be had just now.
@@ -455,7 +455,7 @@ fn refuse(error: c_int) -> c_int {
 
 /// Closes a range that sessions' sockets are in, without them.
 fn close_around(first: c_uint, last: c_uint, flags: c_uint) -> Option<c_int> {
-    let mut parts = own_fds::without_own(first, last).filter(|_| process::is_on())?;
+    let mut parts = session_fds::without_own(first, last).filter(|_| process::is_on())?;
     let failed = parts.any(|(first, last)| {
         system(raw::number::CLOSE_RANGE, [first as usize, last as usize, flags as usize, 0, 0, 0]) < 0
     });

@@ -16,13 +16,13 @@ pub(crate) struct Room {
     pub(crate) table: [u8; TABLE],
 }
 
-struct Guarded(UnsafeCell<Room>);
+struct RoomCell(UnsafeCell<Room>);
 
 // SAFETY: only who has set `BUSY` refers to what is inside.
-unsafe impl Sync for Guarded {}
+unsafe impl Sync for RoomCell {}
 
-static ROOM: Guarded =
-    Guarded(UnsafeCell::new(Room { path: [0; PATH_MAX], found: [0; PATH_MAX], table: [0; TABLE] }));
+static ROOM: RoomCell =
+    RoomCell(UnsafeCell::new(Room { path: [0; PATH_MAX], found: [0; PATH_MAX], table: [0; TABLE] }));
 static BUSY: AtomicBool = AtomicBool::new(false);
 
 /// Does something with that room. None: others have it for long.

@@ -44,13 +44,13 @@ impl Action {
 pub(crate) type SetAction = unsafe extern "C" fn(i32, *const Action, *mut Action) -> i32;
 
 /// The program's own handler of one signal.
-struct Own {
+struct ProgramHandler {
     handler: AtomicUsize,
     mask: AtomicU64,
     flags: AtomicI32,
 }
 
-impl Own {
+impl ProgramHandler {
     const fn new() -> Self {
         Self { handler: AtomicUsize::new(0), mask: AtomicU64::new(0), flags: AtomicI32::new(0) }
     }
@@ -67,13 +67,13 @@ impl Own {
     }
 }
 
-static OWN: [Own; 2] = [const { Own::new() }; 2];
+static OWN: [ProgramHandler; 2] = [const { ProgramHandler::new() }; 2];
 /// 0: not installed; 1: somebody is at it; 2: installed.
 static INSTALLED: AtomicU32 = AtomicU32::new(0);
 /// Some thread blocks these signals, so that a fault in it would be the end of the process.
 static BLOCKED: AtomicBool = AtomicBool::new(false);
 
-fn own(signal: i32) -> Option<&'static Own> {
+fn own(signal: i32) -> Option<&'static ProgramHandler> {
     match signal {
         SIGBUS => OWN.first(),
         SIGSEGV => OWN.last(),

@@ -27,7 +27,7 @@ pub(crate) fn is_union(device: u64) -> bool {
 
 /// Instead of the kernel's answer, which only a mount of the service's has.
 pub(crate) fn set_token(fd: i32, token: &[u8; 16]) -> Option<isize> {
-    let device = attributes::of(fd).ok()?.device();
+    let device = attributes::stat_fd(fd).ok()?.device();
     if UNION.get() != Some(&device) {
         return None;
     }

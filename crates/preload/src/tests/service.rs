@@ -80,7 +80,7 @@ impl Service {
             fs::metadata("/proc/self/ns/user").unwrap().ino(),
         ]);
         let upper = fs::File::open(&self.upper).unwrap();
-        let mount = attributes::of(upper.as_raw_fd()).unwrap();
+        let mount = attributes::stat_fd(upper.as_raw_fd()).unwrap();
         let union = fs::metadata(&self.union).unwrap().dev();
         let id = attributes::mount_of(upper.as_raw_fd()).unwrap();
         numbers[GREETING_HEAD..GREETING_HEAD + 3].copy_from_slice(&[union, mount.device(), id]);

@@ -2,14 +2,14 @@
 
 use super::service::{REQUESTS, RINGS, SET, Service};
 use super::{SOCKET, TOKENS, UNION};
-use crate::fds::handed_fds;
+use crate::fds::service_fds;
 use crate::session;
 use crate::shim::attributes::STAT_LEN;
 use crate::shim::hook_macros::{errno, set_errno};
 use crate::shim::hooks::{self, attributes, files, identity, stat};
 use crate::shim::raw::AT_FDCWD;
-use crate::shim::{leaving, process};
-use crate::stats::{self, By, Kind};
+use crate::shim::{detach, process};
+use crate::stats::{self, CallPath, Kind};
 use std::ffi::CString;
 use std::fs;
 use std::os::fd::AsRawFd;
@@ -61,7 +61,7 @@ fn counts(kind: Kind) -> [u64; 5] {
     stats::calls()[kind as usize]
 }
 
-fn by(kind: Kind, by: By) -> u64 {
+fn by(kind: Kind, by: CallPath) -> u64 {
     counts(kind)[by as usize]
 }
 
@@ -92,7 +92,7 @@ impl Ground {
     /// Makes files until there is a session; how many.
     fn warm(&self) -> u32 {
         for n in 0..1000 {
-            if crate::fds::own_fds::is_live() {
+            if crate::fds::session_fds::is_live() {
                 return n;
             }
             let path = self.union.join(format!("warm-{n}"));
@@ -127,14 +127,14 @@ fn a_program_and_a_service() {
 fn begins(ground: &Ground) {
     let elsewhere = tempfile::tempdir().unwrap();
     (0..20).for_each(|n| make(&elsewhere.path().join(n.to_string())));
-    assert!(!crate::fds::own_fds::is_live(), "a session for files elsewhere");
+    assert!(!crate::fds::session_fds::is_live(), "a session for files elsewhere");
     assert_eq!(ground.warm(), 4);
     assert_eq!(RINGS.load(SeqCst), 1);
     assert!(first() >= 40, "{}", first());
 }
 
 fn opens(ground: &Ground) {
-    let before = by(Kind::Open, By::Ring);
+    let before = by(Kind::Open, CallPath::Ring);
     let (here, there) = (ground.upper.join("a"), ground.union.join("a"));
     // SAFETY: a number.
     let mask = unsafe { identity::umask(0o027) };
@@ -147,7 +147,7 @@ fn opens(ground: &Ground) {
     assert_eq!(unsafe { libc::fcntl(fd, libc::F_GETFD) }, libc::FD_CLOEXEC);
     // SAFETY: a few bytes.
     assert_eq!(unsafe { libc::write(fd, c"text".as_ptr().cast(), 4) }, 4);
-    assert!(handed_fds::of(fd).is_some() && handed_fds::of(first()).is_none());
+    assert!(service_fds::mount_of(fd).is_some() && service_fds::mount_of(first()).is_none());
     let mut shown = [0; STAT_LEN];
     // SAFETY: room for an answer.
     assert_eq!(unsafe { stat::fstat(fd, &raw mut shown) }, 0);
@@ -182,13 +182,13 @@ fn opens(ground: &Ground) {
     let fd = open(&there, libc::O_RDWR, 0);
     // SAFETY: a number.
     assert_eq!(unsafe { libc::fcntl(fd, libc::F_GETFD) }, 0);
-    assert!(handed_fds::of(fd).is_some());
+    assert!(service_fds::mount_of(fd).is_some());
     assert_eq!(close(fd), 0);
-    assert_eq!(by(Kind::Open, By::Ring), before + 2);
+    assert_eq!(by(Kind::Open, CallPath::Ring), before + 2);
     // To read, it is the kernel's.
     fs::write(ground.union.join("sub/k"), "").unwrap();
     let fd = open(&ground.union.join("sub/k"), libc::O_RDONLY, 0);
-    assert!(fd >= 0 && handed_fds::of(fd).is_none());
+    assert!(fd >= 0 && service_fds::mount_of(fd).is_none());
     assert_eq!(close(fd), 0);
     // Errors are the service's.
     assert_eq!(open(&there, CREATE, 0o666), -1);
@@ -217,14 +217,14 @@ fn directories(ground: &Ground) {
     let mode = |name| fs::metadata(ground.upper.join(name)).unwrap().permissions().mode() & 0o7777;
     // SAFETY: numbers.
     let mask = unsafe { identity::umask(0o027) };
-    let (made, tokens) = (by(Kind::MakeDir, By::Ring), TOKENS.lock().unwrap().len());
+    let (made, tokens) = (by(Kind::MakeDir, CallPath::Ring), TOKENS.lock().unwrap().len());
     assert_eq!((mkdir("dir"), mkdir("dir/a//"), mkdir("dir/a/b")), (0, 0, 0));
     assert_eq!(mode("dir/a"), 0o1750);
     make(&ground.union.join("dir/a/b/file"));
     assert!(ground.upper.join("dir/a/b/file").exists());
     assert_eq!((mkdir("dir/a"), errno()), (-1, libc::EEXIST));
     // All that without showing anything to the kernel.
-    assert_eq!((by(Kind::MakeDir, By::Ring), TOKENS.lock().unwrap().len()), (made + 4, tokens));
+    assert_eq!((by(Kind::MakeDir, CallPath::Ring), TOKENS.lock().unwrap().len()), (made + 4, tokens));
     let at =
         rustix::fs::open(&ground.union, rustix::fs::OFlags::DIRECTORY, rustix::fs::Mode::empty()).unwrap();
     // SAFETY: strings.
@@ -274,22 +274,22 @@ fn left_to_the_service(ground: &Ground) {
     }
     assert!(SET.lock().unwrap().len() <= 1);
     // The service has heard of it from the kernel: it is asked about the directory alone, and then the kernel.
-    let looked = by(Kind::MakeDir, By::Look);
+    let looked = by(Kind::MakeDir, CallPath::Look);
     assert_eq!(mkdir("tree/look-b"), 0);
     assert!(ground.union.join("tree/look-b").is_dir() && !ground.upper.join("tree/look-b").exists());
-    assert_eq!(by(Kind::MakeDir, By::Look), looked + 1);
+    assert_eq!(by(Kind::MakeDir, CallPath::Look), looked + 1);
     make(&ground.union.join("tree/file"));
     assert!(ground.upper.join("tree/file").exists());
 }
 
 fn not_served(ground: &Ground) {
-    let (asked, looked) = (by(Kind::Open, By::Asked), by(Kind::Open, By::Look));
+    let (asked, looked) = (by(Kind::Open, CallPath::Asked), by(Kind::Open, CallPath::Look));
     make(&ground.union.join("ask-1"));
     assert!(ground.union.join("ask-1").exists());
     // The kernel knows no such name: it is to say what it is.
     make(&ground.union.join("look-1"));
     assert!(ground.union.join("look-1").exists());
-    assert_eq!((by(Kind::Open, By::Asked), by(Kind::Open, By::Look)), (asked + 1, looked + 1));
+    assert_eq!((by(Kind::Open, CallPath::Asked), by(Kind::Open, CallPath::Look)), (asked + 1, looked + 1));
     // It knows one, on the same mount: the service is asked again.
     fs::write(ground.union.join("look-2"), "").unwrap();
     make(&ground.union.join("look-2"));
@@ -304,24 +304,24 @@ fn not_served(ground: &Ground) {
 }
 
 fn stale(ground: &Ground) {
-    let before = by(Kind::Open, By::Ring);
+    let before = by(Kind::Open, CallPath::Ring);
     make(&ground.union.join("stale-1"));
     assert!(ground.upper.join("stale-1").exists());
-    assert_eq!(by(Kind::Open, By::Ring), before + 1);
+    assert_eq!(by(Kind::Open, CallPath::Ring), before + 1);
 }
 
 fn the_sockets_number(ground: &Ground) {
     let socket = first();
     set_errno(0);
     assert_eq!((close(socket), errno()), (-1, libc::EBADF));
-    assert!(crate::fds::own_fds::is_live());
+    assert!(crate::fds::session_fds::is_live());
     // SAFETY: numbers that nobody uses, but for one.
     assert_eq!(unsafe { hooks::close_range(socket as u32 - 1, socket as u32 + 1, 0) }, 0);
     make(&ground.union.join("kept"));
     assert!(ground.upper.join("kept").exists());
     // SAFETY: a number that nobody knows of.
     assert_eq!(unsafe { hooks::dup2(0, socket) }, socket);
-    assert!(!crate::fds::own_fds::is_live());
+    assert!(!crate::fds::session_fds::is_live());
     assert_eq!(ground.warm(), 4);
     assert_ne!(first(), socket);
     assert_eq!(close(socket), 0);
@@ -330,28 +330,29 @@ fn the_sockets_number(ground: &Ground) {
     // SAFETY: a number that the program does not know of.
     assert_eq!(unsafe { hooks::dup2(0, first()) }, -1);
     assert_eq!(errno(), libc::EBUSY);
-    let busy = by(Kind::Open, By::Busy);
+    let busy = by(Kind::Open, CallPath::Busy);
     make(&ground.union.join("busy"));
-    assert!(ground.union.join("busy").exists() && by(Kind::Open, By::Busy) == busy + 1);
+    assert!(ground.union.join("busy").exists() && by(Kind::Open, CallPath::Busy) == busy + 1);
     drop(hold);
     // It was to end.
-    assert!(!crate::fds::own_fds::is_live());
+    assert!(!crate::fds::session_fds::is_live());
     assert_eq!(ground.warm(), 4);
 }
 
 /// Calls that find the first session in use.
 fn further(ground: &Ground) {
     let others = || session::sockets()[1..].to_vec();
-    let (rings, busy, made) = (RINGS.load(SeqCst), by(Kind::Open, By::Busy), by(Kind::Open, By::Ring));
+    let (rings, busy, made) =
+        (RINGS.load(SeqCst), by(Kind::Open, CallPath::Busy), by(Kind::Open, CallPath::Ring));
     let hold = session::SessionGuard::take().unwrap();
     // One has found it in use before.
     for n in 2..32 {
         make(&ground.union.join(format!("further-{n}")));
     }
-    assert_eq!((RINGS.load(SeqCst), by(Kind::Open, By::Busy)), (rings, busy + 30));
+    assert_eq!((RINGS.load(SeqCst), by(Kind::Open, CallPath::Busy)), (rings, busy + 30));
     make(&ground.union.join("further-32"));
     make(&ground.union.join("further-33"));
-    assert_eq!((RINGS.load(SeqCst), by(Kind::Open, By::Ring)), (rings + 1, made + 2));
+    assert_eq!((RINGS.load(SeqCst), by(Kind::Open, CallPath::Ring)), (rings + 1, made + 2));
     let [second, rest @ ..] = &others()[..] else { panic!() };
     assert!(*second > 0 && rest.iter().all(|socket| *socket == -1));
     // Both numbers are hidden, and neither is in the way.
@@ -365,7 +366,7 @@ fn further(ground: &Ground) {
     // SAFETY: a number that nobody knows of.
     assert_eq!(unsafe { hooks::dup2(0, *second) }, *second);
     assert_eq!((close(*second), others()[0]), (0, -1));
-    assert!(crate::fds::own_fds::is_live(), "the first one has ended, too");
+    assert!(crate::fds::session_fds::is_live(), "the first one has ended, too");
     // Once more, and a child has neither.
     let hold = session::SessionGuard::take().unwrap();
     for n in 40..73 {
@@ -377,7 +378,7 @@ fn further(ground: &Ground) {
     let child = unsafe { hooks::fork() };
     if child == 0 {
         // SAFETY: it ends here.
-        unsafe { libc::_exit(i32::from(crate::fds::own_fds::is_live())) };
+        unsafe { libc::_exit(i32::from(crate::fds::session_fds::is_live())) };
     }
     let mut status = -1;
     // SAFETY: the child.
@@ -394,14 +395,16 @@ fn children(ground: &Ground) {
         if child == 0 {
             // SAFETY: numbers.
             let is_closed = unsafe { libc::fcntl(socket, libc::F_GETFD) } == -1;
-            let is_over = !crate::fds::own_fds::is_live();
+            let is_over = !crate::fds::session_fds::is_live();
             drop(hold);
             let path = c(&ground.union.join("child"));
             // SAFETY: a string.
             let fd = unsafe { files::open(path.as_ptr(), libc::O_CREAT | libc::O_WRONLY, 0o600) };
             // SAFETY: it ends here.
             unsafe {
-                libc::_exit(i32::from(!(is_closed && is_over && fd >= 0 && handed_fds::of(fd).is_none())))
+                libc::_exit(i32::from(
+                    !(is_closed && is_over && fd >= 0 && service_fds::mount_of(fd).is_none()),
+                ))
             };
         }
         let mut status = -1;
@@ -409,7 +412,7 @@ fn children(ground: &Ground) {
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert_eq!(status, 0);
         drop(hold);
-        assert!(crate::fds::own_fds::is_live());
+        assert!(crate::fds::session_fds::is_live());
         make(&ground.union.join("parent"));
         fs::remove_file(ground.upper.join("parent")).unwrap();
     }
@@ -419,7 +422,7 @@ fn others(ground: &Ground) {
     let rings = RINGS.load(SeqCst);
     // SAFETY: what it is already.
     assert_eq!(unsafe { identity::setuid(libc::getuid()) }, 0);
-    assert!(!crate::fds::own_fds::is_live());
+    assert!(!crate::fds::session_fds::is_live());
     assert_eq!(ground.warm(), 4);
     assert_eq!(RINGS.load(SeqCst), rings + 1);
 }
@@ -428,32 +431,32 @@ fn others(ground: &Ground) {
 fn away(ground: &Ground) {
     let rings = RINGS.load(SeqCst);
     let hold = session::SessionGuard::take().unwrap();
-    assert_eq!(leaving::leave(60), 1, "a call is under way");
+    assert_eq!(detach::leave(60), 1, "a call is under way");
     drop(hold);
     // The service of this test is in this very process, and has files open for a moment.
-    while leaving::leave(60) != 0 {
+    while detach::leave(60) != 0 {
         std::thread::yield_now();
     }
-    assert!(!crate::fds::own_fds::is_live() && !session::is_any() && !handed_fds::any());
+    assert!(!crate::fds::session_fds::is_live() && !session::is_any() && !service_fds::any());
     (0..100).for_each(|n| make(&ground.union.join(format!("away-{n}"))));
     assert!(ground.union.join("away-99").exists() && RINGS.load(SeqCst) == rings);
-    session::away::come_back();
+    session::detach_state::come_back();
     assert_eq!(ground.warm(), 4);
-    assert!(RINGS.load(SeqCst) == rings + 1 && handed_fds::any());
+    assert!(RINGS.load(SeqCst) == rings + 1 && service_fds::any());
 }
 
 fn gone(ground: &Ground) {
     // SAFETY: a string.
     assert_eq!(unsafe { files::mkdir(c(&ground.union.join("gone-dir")).as_ptr(), 0o700) }, 0);
-    assert!(!crate::fds::own_fds::is_live());
+    assert!(!crate::fds::session_fds::is_live());
     // Again, but later than at first.
     assert_eq!(ground.warm(), 64);
-    let gone = by(Kind::Open, By::Gone);
+    let gone = by(Kind::Open, CallPath::Gone);
     let path = ground.union.join("gone-1");
     let fd = open(&path, CREATE, 0o600);
     assert!(fd >= 0, "it had been made, and is told to exist");
     assert_eq!(close(fd), 0);
-    assert!(!crate::fds::own_fds::is_live() && by(Kind::Open, By::Gone) == gone + 1);
+    assert!(!crate::fds::session_fds::is_live() && by(Kind::Open, CallPath::Gone) == gone + 1);
     assert_eq!(fs::read(&path).unwrap(), b"made");
     // After twice as many calls each time.
     assert_eq!(ground.warm(), 128);

@@ -31,7 +31,7 @@ fn fill<F: Filesystem + Explain>(instance: &Weak<Instance<F>>, session: &Session
         std::thread::sleep(STEP);
         // That the kernel forgets, as it does when memory is short, is nobody asking.
         let counts = session.counts();
-        let now = counts.total() - counts.of(Opcode::Forget) - counts.of(Opcode::BatchForget);
+        let now = counts.total() - counts.get(Opcode::Forget) - counts.get(Opcode::BatchForget);
         quiet = if now == seen { quiet + 1 } else { 0 };
         seen = now;
         let Some(instance) = instance.upgrade() else { return };

@@ -88,7 +88,7 @@ fn begun(path: &Path, patience: Duration) -> Result<(OwnedFd, bool), Failure> {
 
 /// Waits until the kernel has passed on all that it had to write. False: it does not end.
 fn settle(dir: &OwnedFd, patience: Duration) -> Result<bool, Errno> {
-    let unanswered = Unanswered::of(dir).ok();
+    let unanswered = RequestCount::of_mount(dir).ok();
     let begin = Instant::now();
     let (mut before, mut quiet, mut sure) = (writes(dir)?, 0, 0);
     while sure < QUIET && quiet < QUIET_UNSURE {
@@ -96,7 +96,7 @@ fn settle(dir: &OwnedFd, patience: Duration) -> Result<bool, Errno> {
         let now = writes(dir)?;
         let [begun, done] = now;
         quiet = if now == before && begun == done { quiet + 1 } else { 0 };
-        let is_sure = quiet > 0 && unanswered.as_ref().is_some_and(Unanswered::is_none);
+        let is_sure = quiet > 0 && unanswered.as_ref().is_some_and(RequestCount::is_none);
         sure = if is_sure { sure + 1 } else { 0 };
         before = now;
         if begin.elapsed() > patience {
@@ -107,14 +107,14 @@ fn settle(dir: &OwnedFd, patience: Duration) -> Result<bool, Errno> {
 }
 
 /// Where the kernel counts the requests of a mount that are not answered. It need not be mounted anywhere.
-struct Unanswered {
+struct RequestCount {
     all: OwnedFd,
     file: String,
 }
 
-impl Unanswered {
+impl RequestCount {
     /// EPERM: not for this user. ENODEV: it does not tell.
-    fn of(mount: &OwnedFd) -> Result<Self, Errno> {
+    fn of_mount(mount: &OwnedFd) -> Result<Self, Errno> {
         let number = rustix::fs::minor(fstat(mount)?.st_dev);
         let all = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
         fsconfig_create(all.as_fd())?;
@@ -217,7 +217,7 @@ mod tests {
         let (open, gate) = channel();
         let write = mounted.write_under_way(gate);
         assert_eq!(mounted.handle.writes(), [1, 0]);
-        let unanswered = Unanswered::of(&File::open(mounted.dir.path()).unwrap().into()).unwrap();
+        let unanswered = RequestCount::of_mount(&File::open(mounted.dir.path()).unwrap().into()).unwrap();
         assert!(!unanswered.is_none(), "a write is under way");
         let (say, synced) = channel();
         let path = mounted.dir.path().to_path_buf();

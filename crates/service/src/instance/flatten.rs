@@ -5,8 +5,8 @@ use crate::failure::Failure;
 use crate::instance::tree;
 use crate::layers;
 use crate::layers::ceph::{CephLayer, arrive, quietly};
+use crate::layers::flatten_remains::work_name;
 use crate::layers::lock::DirLock;
-use crate::layers::remains::work_name;
 use crate::layers::source::LayerSource;
 use rustix::fs::{CWD, Mode, lgetxattr};
 use rustix::io::Errno;
@@ -15,14 +15,14 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use vellum_union::Extent;
-pub use vellum_union::Flattening;
+pub use vellum_union::FlattenRun;
 
 /// Longest list of layers that an upper records (Linux's limit for an extended attribute).
 const RECORD_MAX: usize = 65_536;
 
 /// An upper layer that is to be completed.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct FlattenRequest {
     /// The layer.
     pub upper: LayerSource,
     /// Those below, the top one first; none: those that the upper records.
@@ -33,7 +33,10 @@ pub struct Wanted {
 
 /// Copies everything into an upper that its files still take from the layers below. `watch` sees every step and ends the work by answering
 /// false. Where one of them is on CephFS, threads are started.
-pub fn run(wanted: &Wanted, watch: &mut dyn FnMut(&Flattening) -> bool) -> Result<Flattening, Failure> {
+pub fn run(
+    wanted: &FlattenRequest,
+    watch: &mut dyn FnMut(&FlattenRun) -> bool,
+) -> Result<FlattenRun, Failure> {
     let shown = &wanted.upper;
     let (upper, lowers) = match &wanted.upper {
         LayerSource::Ceph(layer) => (far(layer, &wanted.lowers)?, wanted.lowers.clone()),
@@ -66,7 +69,7 @@ pub fn run(wanted: &Wanted, watch: &mut dyn FnMut(&Flattening) -> bool) -> Resul
     if let Some(work) = &mut made {
         work.is_ours = true;
     }
-    let union = tree::build_kept(&config, layers, tree::Kept::default())?;
+    let union = tree::build_kept(&config, layers, tree::PersistentMemory::default())?;
     let result = union
         .flatten(Extent::ALL, watch)
         .map_err(|e| Failure::system(format!("upper layer {shown}")).because(e));
@@ -149,11 +152,11 @@ pub fn is_in_use(upper: &Path) -> bool {
 /// A directory for unfinished work beside an upper, removed with this if it is ours. It has one name for each upper, so that what a process
 /// left behind that was killed is found by the next one, and by the next mount; its lock says whether another one is at work.
 struct WorkDir {
-    place: Place,
+    place: FlattenTarget,
     is_ours: bool,
 }
 
-enum Place {
+enum FlattenTarget {
     Here(PathBuf),
     There(CephLayer),
 }
@@ -169,7 +172,7 @@ impl WorkDir {
             })?;
             let name = work_name(upper.file_name());
             let is_ours = above.visit()?.make_dir(name.as_ref())?;
-            return Ok(Self { place: Place::There(upper.beside(name.as_ref())), is_ours });
+            return Ok(Self { place: FlattenTarget::There(upper.beside(name.as_ref())), is_ours });
         }
         let upper = upper.directory().unwrap_or(Path::new("/"));
         let path = upper.parent().unwrap_or(upper).join(work_name(upper.file_name()));
@@ -182,13 +185,13 @@ impl WorkDir {
                     .remedy("name one on the same filesystem with --work"));
             }
         };
-        Ok(Self { place: Place::Here(path), is_ours })
+        Ok(Self { place: FlattenTarget::Here(path), is_ours })
     }
 
     fn source(&self) -> LayerSource {
         match &self.place {
-            Place::Here(path) => path.as_path().into(),
-            Place::There(layer) => LayerSource::Ceph(layer.clone()),
+            FlattenTarget::Here(path) => path.as_path().into(),
+            FlattenTarget::There(layer) => LayerSource::Ceph(layer.clone()),
         }
     }
 }
@@ -199,10 +202,10 @@ impl Drop for WorkDir {
             return;
         }
         match &self.place {
-            Place::Here(path) => {
+            FlattenTarget::Here(path) => {
                 let _ = std::fs::remove_dir_all(path);
             }
-            Place::There(layer) => {
+            FlattenTarget::There(layer) => {
                 let above = layer.parent().map(|above| above.visit());
                 let removed = above.zip(layer.file_name()).map(|(above, name)| above?.remove_all(name));
                 if let Some(Err(failure)) = removed {

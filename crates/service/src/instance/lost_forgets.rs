@@ -4,7 +4,7 @@
 use crate::instance::Instance;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use vellum_union::{NotHeld, Union};
+use vellum_union::{LostForgets, Union};
 
 /// How often there is a look whether the kernel has been told to go on.
 const STEP: Duration = Duration::from_millis(100);
@@ -43,10 +43,10 @@ trait Heir {
 }
 
 impl Heir for Instance<Union> {
-    type Lost = NotHeld;
+    type Lost = LostForgets;
 
-    fn look(&self) -> Look<NotHeld> {
-        match self.inner().not_held() {
+    fn look(&self) -> Look<LostForgets> {
+        match self.inner().lost_forgets() {
             None => Look::Early,
             Some(found) if found.is_last() => Look::Over,
             Some(found) if found.is_empty() => Look::Nothing,
@@ -54,7 +54,7 @@ impl Heir for Instance<Union> {
         }
     }
 
-    fn forget(&self, lost: &NotHeld) {
+    fn forget(&self, lost: &LostForgets) {
         let nodes = self.inner().forget_lost(lost);
         tracing::debug!(nodes, "forgotten for a predecessor");
     }

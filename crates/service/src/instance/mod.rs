@@ -17,7 +17,7 @@ use crate::instance::client::pid_depth;
 use crate::instance::explain::{Explain, InstanceReport};
 use crate::instance::stats::InstanceStats;
 use crate::layers::cache::Member;
-use crate::pool::KeptRecord;
+use crate::pool::RecordFile;
 use crate::process::node_memory;
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -25,15 +25,15 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
-use vellum_branch::Behind;
+use vellum_branch::Writeback;
 use vellum_door::Entrance;
 use vellum_fuse::SessionHandle;
 use vellum_ring::files::TOKEN;
 use vellum_union::Mappable;
 use vellum_vfs::{
-    AttrReply, Client, Connection, Context, DirSink, Duties, Entry, Errno, Error, Filesystem, Given, Handle,
-    Handout, HandoutFlags, Name, NodeId, Opened, OwnOpens, RenameFlags, Result, Seek, SetAttr, StatFs,
-    Verdict, Wanted, WriteFlags, XattrFlags,
+    AttrReply, Client, Connection, Context, DirName, DirSink, Duties, Entry, Errno, Error, ExportFile,
+    Filesystem, Handle, Handout, HandoutFlags, Name, NodeId, OpenReply, OwnOpens, RenameFlags, Result, Seek,
+    SetAttr, StatFs, Verdict, WriteFlags, XattrFlags,
 };
 
 /// How the names of the questions begin.
@@ -94,9 +94,9 @@ pub struct Instance<F> {
     /// None where layers are read as they are.
     cache: OnceLock<Member>,
     /// What its upper layer is written behind by; None where each change is written before it is answered.
-    behind: OnceLock<Weak<Behind>>,
+    writeback: OnceLock<Weak<Writeback>>,
     /// What a successor will find of the mount.
-    record: OnceLock<Arc<KeptRecord>>,
+    record: OnceLock<Arc<RecordFile>>,
 }
 
 impl<F: Filesystem + Explain> Instance<F> {
@@ -115,7 +115,7 @@ impl<F: Filesystem + Explain> Instance<F> {
             forgotten: AtomicU32::new(0),
             entrance: OnceLock::new(),
             cache: OnceLock::new(),
-            behind: OnceLock::new(),
+            writeback: OnceLock::new(),
             record: OnceLock::new(),
         }
     }
@@ -141,8 +141,8 @@ impl<F: Filesystem + Explain> Instance<F> {
     }
 
     /// Says what its upper layer is written behind by.
-    pub(crate) fn is_written_by(&self, behind: &Arc<Behind>) {
-        let _ = self.behind.set(Arc::downgrade(behind));
+    pub(crate) fn is_written_by(&self, writeback: &Arc<Writeback>) {
+        let _ = self.writeback.set(Arc::downgrade(writeback));
     }
 
     /// Sees to it that what is cached makes way where memory is short, and where a mount is idle. Call once threads may be started.
@@ -153,7 +153,7 @@ impl<F: Filesystem + Explain> Instance<F> {
     }
 
     /// Says where it is written down what a successor begins with.
-    pub(crate) fn recorded_by(&self, record: Arc<KeptRecord>) {
+    pub(crate) fn recorded_by(&self, record: Arc<RecordFile>) {
         let _ = self.record.set(record);
     }
 
@@ -193,7 +193,7 @@ impl<F: Filesystem + Explain> Instance<F> {
     }
 
     fn stats(&self) -> InstanceStats {
-        let done = self.session.get().map(InstanceStats::of).unwrap_or_default();
+        let done = self.session.get().map(InstanceStats::from_session).unwrap_or_default();
         let report = &self.report;
         InstanceStats {
             version: report.version.clone(),
@@ -245,8 +245,8 @@ impl<F: Filesystem + Explain> Instance<F> {
             report.sandbox = self.confined.get().cloned().unwrap_or_default();
             report.processors = self.processors.get().cloned().unwrap_or_default();
             report.summary = self.inner.summary();
-            if let Some(behind) = self.behind.get().and_then(Weak::upgrade) {
-                let (used, size) = behind.bytes();
+            if let Some(writeback) = self.writeback.get().and_then(Weak::upgrade) {
+                let (used, size) = writeback.bytes();
                 report.summary.insert("to_be_written".to_owned(), format!("{used} of {size} bytes"));
             }
             return json(serde_json::to_vec(&report));
@@ -370,15 +370,15 @@ impl<F: Filesystem + Explain> Filesystem for Instance<F> {
         fn unlink(cx: &Context<'_>, parent: NodeId, name: Name<'_>) -> Result<()>;
         fn rmdir(cx: &Context<'_>, parent: NodeId, name: Name<'_>) -> Result<()>;
         fn rename(cx: &Context<'_>, from: (NodeId, Name<'_>), to: (NodeId, Name<'_>), flags: RenameFlags) -> Result<()>;
-        fn open(cx: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened>;
-        fn create(cx: &Context<'_>, parent: NodeId, name: Name<'_>, mode: u32, flags: u32) -> Result<(Entry, Opened)>;
-        fn tmpfile(cx: &Context<'_>, parent: NodeId, mode: u32, flags: u32) -> Result<(Entry, Opened)>;
+        fn open(cx: &Context<'_>, node: NodeId, flags: u32) -> Result<OpenReply>;
+        fn create(cx: &Context<'_>, parent: NodeId, name: Name<'_>, mode: u32, flags: u32) -> Result<(Entry, OpenReply)>;
+        fn tmpfile(cx: &Context<'_>, parent: NodeId, mode: u32, flags: u32) -> Result<(Entry, OpenReply)>;
         fn read(cx: &Context<'_>, node: NodeId, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize>;
         fn write(cx: &Context<'_>, node: NodeId, handle: Handle, offset: u64, data: &[u8], flags: WriteFlags) -> Result<usize>;
         fn flush(cx: &Context<'_>, node: NodeId, handle: Handle) -> Result<()>;
         fn release(node: NodeId, handle: Handle);
         fn fsync(cx: &Context<'_>, node: NodeId, handle: Handle, datasync: bool) -> Result<()>;
-        fn opendir(cx: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened>;
+        fn opendir(cx: &Context<'_>, node: NodeId, flags: u32) -> Result<OpenReply>;
         fn readdir(cx: &Context<'_>, node: NodeId, handle: Handle, offset: u64, sink: &mut dyn DirSink) -> Result<()>;
         fn readdirplus(cx: &Context<'_>, node: NodeId, handle: Handle, offset: u64, sink: &mut dyn DirSink) -> Result<()>;
         fn releasedir(node: NodeId, handle: Handle);
@@ -406,12 +406,12 @@ impl<F: Filesystem + Explain + Handout> Handout for Instance<F> {
         fn ino(dir: &F::Dir) -> u64;
         fn node(dir: &F::Dir) -> NodeId;
         fn below(client: &Client<'_>, dir: &F::Dir, name: Name<'_>) -> Verdict<NodeId>;
-        fn open(client: &Client<'_>, at: &Wanted<'_, F::Dir>, flags: HandoutFlags) -> Verdict<Given>;
-        fn create(client: &Client<'_>, at: &Wanted<'_, F::Dir>, flags: HandoutFlags, mode: u32) -> Verdict<Given>;
-        fn mkdir(client: &Client<'_>, at: &Wanted<'_, F::Dir>, mode: u32) -> Verdict<Option<F::Dir>>;
-        fn symlink(client: &Client<'_>, at: &Wanted<'_, F::Dir>, target: &CStr) -> Verdict<()>;
-        fn reopen(client: &Client<'_>, node: NodeId, flags: HandoutFlags) -> Verdict<Given>;
-        fn setattr(client: &Client<'_>, at: &Wanted<'_, F::Dir>, set: &SetAttr, follows: bool) -> Verdict<()>;
+        fn open(client: &Client<'_>, at: &DirName<'_, F::Dir>, flags: HandoutFlags) -> Verdict<ExportFile>;
+        fn create(client: &Client<'_>, at: &DirName<'_, F::Dir>, flags: HandoutFlags, mode: u32) -> Verdict<ExportFile>;
+        fn mkdir(client: &Client<'_>, at: &DirName<'_, F::Dir>, mode: u32) -> Verdict<Option<F::Dir>>;
+        fn symlink(client: &Client<'_>, at: &DirName<'_, F::Dir>, target: &CStr) -> Verdict<()>;
+        fn reopen(client: &Client<'_>, node: NodeId, flags: HandoutFlags) -> Verdict<ExportFile>;
+        fn setattr(client: &Client<'_>, at: &DirName<'_, F::Dir>, set: &SetAttr, follows: bool) -> Verdict<()>;
     }
 }
 

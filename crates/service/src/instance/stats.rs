@@ -81,7 +81,7 @@ pub struct OperationStats {
 }
 
 impl OperationStats {
-    fn of(times: &Times) -> Self {
+    fn from_times(times: &Times) -> Self {
         let used = times.classes.iter().rposition(|count| *count > 0).map_or(0, |last| last + 1);
         Self {
             count: times.begun,
@@ -133,10 +133,10 @@ impl OperationStats {
 
 impl InstanceStats {
     /// What a session knows of itself.
-    pub(crate) fn of(session: &SessionHandle) -> Self {
+    pub(crate) fn from_session(session: &SessionHandle) -> Self {
         let times = session.times();
         let operation = |(opcode, times): &(vellum_fuse::wire::Opcode, Times)| {
-            (opcode.name().to_owned(), OperationStats::of(times))
+            (opcode.name().to_owned(), OperationStats::from_times(times))
         };
         Self {
             operations: times.iter().map(operation).collect(),

@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::instance::explain::{Explain, NodeAnswer, Step};
 use crate::layers::Layers;
 use crate::layers::source::LayerSource;
-use crate::process::{boot, node_memory};
+use crate::process::{boot_id, node_memory};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
@@ -21,7 +21,7 @@ const SYNCED_AFTER: u64 = 4 << 20;
 
 /// Memory that outlives the process.
 #[derive(Default)]
-pub struct Kept {
+pub struct PersistentMemory {
     /// Where node ids are written down for a successor.
     pub ledger: Option<Arc<Ledger>>,
     /// Where clients see that a file may have become shorter.
@@ -42,7 +42,11 @@ fn handles() -> Arc<Budget> {
 }
 
 /// Makes the tree of `layers`, with memory that a successor of the process goes on with, or that a predecessor has left.
-pub fn build_kept(config: &Config, layers: Layers, kept: Kept) -> std::result::Result<Union, Failure> {
+pub fn build_kept(
+    config: &Config,
+    layers: Layers,
+    kept: PersistentMemory,
+) -> std::result::Result<Union, Failure> {
     let mut wanted = UnionConfig {
         nodes: Arc::clone(node_memory::limit()),
         upper: layers.upper.map(|(branch, work)| UpperConfig { branch, work }),
@@ -85,7 +89,7 @@ pub fn build_kept(config: &Config, layers: Layers, kept: Kept) -> std::result::R
     let is_far = |upper: &LayerSource| upper.ceph().is_some() || upper.zoned().is_some();
     let far = config.written().is_some_and(|(upper, _)| is_far(upper));
     // What is written behind is found in a log, and not without.
-    wanted.run = kept.run.or_else(|| if far { Some(DURABLE) } else { boot::run() });
+    wanted.run = kept.run.or_else(|| if far { Some(DURABLE) } else { boot_id::run() });
     wanted.sidecars = far || config.block_map == BlockMap::Sidecar;
     if let Some(timeout) = config.timeout {
         wanted.ttl = timeout;

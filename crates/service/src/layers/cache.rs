@@ -1,6 +1,6 @@
 //! The cache through which lower layers are read, where a mount asks for one.
 
-use crate::config::{Cache, Sharing};
+use crate::config::{Cache, LayerWriters};
 use crate::failure::Failure;
 use crate::instance::stats::CacheStats;
 use crate::process::memory_group;
@@ -8,9 +8,9 @@ use parking_lot::Mutex;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use vellum_branch::{CachedBranch, SETTLE};
-use vellum_cache::{DEPTH, Kind, Left, Packed, Room, Shared};
-use vellum_sys::Inherited;
+use vellum_branch::{DataCacheBranch, SETTLE};
+use vellum_cache::{DEPTH, Kind, PredecessorFds, Room, Shared, SlabMemory};
+use vellum_sys::InheritedFds;
 use vellum_vfs::Branch;
 
 /// One in so many of the process's descriptors may be a file of the cache.
@@ -23,37 +23,37 @@ const LOOK_UNLIMITED: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(4);
 
 /// The process's one cache, which is there as long as one of its mounts is.
-static ONE: Mutex<Weak<Shared<Packed>>> = Mutex::new(Weak::new());
+static ONE: Mutex<Weak<Shared<SlabMemory>>> = Mutex::new(Weak::new());
 
 /// What a predecessor has cached, until the mounts are served again that use it.
 #[derive(Clone)]
-pub(crate) struct Warm {
-    _cache: Arc<Shared<Packed>>,
+pub(crate) struct PredecessorCache {
+    _cache: Arc<Shared<SlabMemory>>,
 }
 
 /// A mount in the cache.
-pub(crate) struct Member(Arc<vellum_cache::Member<Packed>>);
+pub(crate) struct Member(Arc<vellum_cache::Member<SlabMemory>>);
 
 /// What the service's control groups leave to it.
-struct InGroups;
+struct CgroupRoom;
 
-impl Room for InGroups {
+impl Room for CgroupRoom {
     fn bytes(&self, held: u64) -> u64 {
         memory_group::own().room(held)
     }
 }
 
-impl Warm {
+impl PredecessorCache {
     /// Goes on with a predecessor's cache, which may hold so many bytes now. Before any mount is in one.
-    pub(crate) fn take(inherited: &mut Inherited, bytes: u64) -> Option<Self> {
+    pub(crate) fn take(inherited: &mut InheritedFds, bytes: u64) -> Option<Self> {
         let mut of_kind = |name: &std::ffi::CStr| {
             let wanted = format!("/memfd:{} (deleted)", name.to_string_lossy());
             inherited.take_all(|link| link == wanted)
         };
-        let (records, files) = (of_kind(Packed::RECORDS), of_kind(Packed::FILES));
+        let (records, files) = (of_kind(SlabMemory::RECORDS), of_kind(SlabMemory::FILES));
         let numbered = |file: OwnedFd| (file.as_raw_fd(), file);
-        let left = Left { records, files: files.into_iter().map(numbered).collect() };
-        let cache = Shared::gone_on(config(bytes), left, DEPTH, Some(Box::new(InGroups)));
+        let left = PredecessorFds { records, files: files.into_iter().map(numbered).collect() };
+        let cache = Shared::gone_on(config(bytes), left, DEPTH, Some(Box::new(CgroupRoom)));
         let cache = cache.inspect_err(not_kept).ok()?;
         let stats = cache.stats();
         tracing::info!(
@@ -81,15 +81,15 @@ fn not_kept(error: &rustix::io::Errno) {
 }
 
 /// An empty one.
-fn cold(bytes: u64) -> Arc<Shared<Packed>> {
-    let memory = Packed::kept().inspect_err(not_kept).unwrap_or_default();
-    Shared::with(config(bytes), memory, DEPTH, Some(Box::new(InGroups)))
+fn cold(bytes: u64) -> Arc<Shared<SlabMemory>> {
+    let memory = SlabMemory::kept().inspect_err(not_kept).unwrap_or_default();
+    Shared::with(config(bytes), memory, DEPTH, Some(Box::new(CgroupRoom)))
 }
 
 /// Sees to it, as long as the cache is there, that it shrinks when others in the service's control groups need the memory, and that
 /// time goes on in it, without which nobody would be idle. Starts a thread, the first time.
-fn watch(cache: &Arc<Shared<Packed>>) -> std::io::Result<()> {
-    static WATCHED: Mutex<Weak<Shared<Packed>>> = Mutex::new(Weak::new());
+fn watch(cache: &Arc<Shared<SlabMemory>>) -> std::io::Result<()> {
+    static WATCHED: Mutex<Weak<Shared<SlabMemory>>> = Mutex::new(Weak::new());
     let cache = Arc::downgrade(cache);
     let mut watched = WATCHED.lock();
     if watched.ptr_eq(&cache) {
@@ -134,12 +134,12 @@ impl Member {
     }
 
     /// A layer that is read through it.
-    pub(crate) fn layer(&self, layer: Arc<dyn Branch>, sharing: Sharing) -> Arc<dyn Branch> {
+    pub(crate) fn layer(&self, layer: Arc<dyn Branch>, sharing: LayerWriters) -> Arc<dyn Branch> {
         let sharing = match sharing {
-            Sharing::Shared => vellum_branch::Sharing::Shared { settle: SETTLE },
-            Sharing::Immutable => vellum_branch::Sharing::Immutable,
+            LayerWriters::Shared => vellum_branch::VersionCheck::Shared { settle: SETTLE },
+            LayerWriters::Immutable => vellum_branch::VersionCheck::Immutable,
         };
-        CachedBranch::new(layer, Arc::clone(&self.0), sharing)
+        DataCacheBranch::new(layer, Arc::clone(&self.0), sharing)
     }
 
     /// The mount's weight, the bytes that it pays for, and what it has found and what not, in blocks.

@@ -3,18 +3,18 @@
 //! A client has threads, so it connects when the process has given its rights up. What that takes and is given up then comes before
 //! ([`prepare`]): the library is loaded, the configuration read, and it is known where the key is.
 
-mod known;
+mod admin;
+mod metadata_cache;
 mod open;
-mod visit;
 
+pub use admin::{CephEntry, CephFileReader, Visit, end_visitor};
+pub(crate) use admin::{arrive, quietly};
 pub use open::CephRight;
 pub(crate) use open::{immutable, layer, reach, upper};
-pub use visit::{FarFile, FarObject, Visit, end_visitor};
-pub(crate) use visit::{arrive, quietly};
 
 use crate::config::Config;
 use crate::failure::Failure;
-use crate::plain;
+use crate::path_text;
 use crate::pool::EXPELLED;
 use parking_lot::Mutex;
 use rustix::system::uname;
@@ -44,13 +44,13 @@ const LOOK: Duration = Duration::from_millis(2);
 #[serde(deny_unknown_fields)]
 pub struct Cluster {
     /// Its configuration. None: the usual one.
-    #[serde(with = "plain::option")]
+    #[serde(with = "path_text::option")]
     pub conf: Option<PathBuf>,
     /// The client's name, without `client.`; None: `admin`.
-    #[serde(deserialize_with = "plain::required")]
+    #[serde(deserialize_with = "path_text::required")]
     pub id: Option<String>,
     /// The filesystem's name; None: the cluster's default.
-    #[serde(deserialize_with = "plain::required")]
+    #[serde(deserialize_with = "path_text::required")]
     pub filesystem: Option<String>,
 }
 
@@ -71,7 +71,7 @@ impl Cluster {
 #[serde(deny_unknown_fields)]
 pub struct CephLayer {
     /// Its path below the filesystem's root, without a slash at either end.
-    #[serde(with = "plain")]
+    #[serde(with = "path_text")]
     path: PathBuf,
     /// The cluster.
     pub cluster: Cluster,
@@ -184,7 +184,11 @@ fn setup(cluster: &Cluster) -> Result<CephSetup, CephRefusal> {
     let conf = cluster.conf.as_deref().map(|conf| text(conf.as_os_str().as_bytes()));
     let [id, filesystem] =
         [&cluster.id, &cluster.filesystem].map(|name| name.as_ref().map(|n| text(n.as_bytes())));
-    CephSetup::of(CephAccess { conf: conf.as_deref(), id: id.as_deref(), filesystem: filesystem.as_deref() })
+    CephSetup::read(CephAccess {
+        conf: conf.as_deref(),
+        id: id.as_deref(),
+        filesystem: filesystem.as_deref(),
+    })
 }
 
 /// The client of a cluster: one for all who ask, as long as one of them uses it. One that was expelled is left to those who have it.
@@ -221,7 +225,7 @@ pub(crate) fn prepare(config: &Config) -> Result<Option<Vec<PathBuf>>, Failure> 
                     files.extend(begun.keys());
                     slot.begun = Some(begun);
                 }
-                Err(refusal) if is_first() => return Err(refused(&refusal).of(format!("layer {layer}"))),
+                Err(refusal) if is_first() => return Err(refused(&refusal).context(format!("layer {layer}"))),
                 // Those who use the mount wait for a next service, which may find it in order again.
                 Err(refusal) => tracing::error!("layer {layer}: {refusal}"),
             }

@@ -1,7 +1,7 @@
 //! One writer per upper layer, and one user per work directory.
 
 use crate::failure::Failure;
-use crate::mounts::elsewhere::Elsewhere;
+use crate::mounts::mount_copies::MountCopy;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
@@ -67,7 +67,7 @@ impl DirLock {
                     std::thread::sleep(gap);
                 }
                 Err(Errno::WOULDBLOCK) => {
-                    let why = Elsewhere::of_locked(&dir).map_or_else(
+                    let why = MountCopy::of_locked(&dir).map_or_else(
                         || taken.to_owned(),
                         |elsewhere| format!("a mount that was taken away still writes to it: {elsewhere}"),
                     );

@@ -1,20 +1,20 @@
 //! Opening the layers, and refusing what cannot work before anything has been changed.
 
 pub(crate) mod access_times;
-pub(crate) mod behind;
 pub(crate) mod cache;
 pub mod ceph;
+pub(crate) mod flatten_remains;
 pub mod lock;
 #[cfg(feature = "memory-layers")]
 pub(crate) mod memory;
-pub(crate) mod remains;
 pub(crate) mod remove;
 pub mod source;
 pub mod store;
+pub(crate) mod writeback;
 pub mod zoned;
 mod zoned_work;
 
-use crate::config::{Config, Sharing};
+use crate::config::{Config, LayerWriters};
 use crate::failure::Failure;
 use crate::layers::lock::{DirLock, PREDECESSOR_WAIT};
 use crate::layers::source::LayerSource;
@@ -120,7 +120,7 @@ fn missing(path: &Path) -> Failure {
 
 impl OpenLayers {
     /// As another process has opened them. `roots`: the descriptors that belong to them, in the order of [`Self::all`].
-    pub fn of(
+    pub fn from_roots(
         config: &Config,
         roots: &mut dyn Iterator<Item = OwnedFd>,
         locks: Vec<DirLock>,
@@ -138,7 +138,7 @@ impl OpenLayers {
         };
         let lowers = config.only_read().map(open).collect::<Result<_, _>>()?;
         let is_logged = config.write_behind.is_some();
-        let is_immutable = config.cache.is_some_and(|cache| cache.sharing == Sharing::Immutable);
+        let is_immutable = config.cache.is_some_and(|cache| cache.sharing == LayerWriters::Immutable);
         Ok(Self { lowers, upper, locks, mount: None, go_on: false, is_logged, is_immutable, door: None })
     }
 
@@ -210,7 +210,7 @@ impl OpenLayers {
 }
 
 /// A directory that an option named, seen before it is used.
-struct Seen {
+struct ResolvedDir {
     path: PathBuf,
     dev: u64,
     ino: u64,
@@ -320,7 +320,7 @@ fn open_upper(
     (upper, work): (&Path, &Path),
     mountpoint: &Path,
     layers: &mut OpenLayers,
-) -> Result<Seen, Failure> {
+) -> Result<ResolvedDir, Failure> {
     let (upper, work) = (see("upperdir", upper)?, see("workdir", work)?);
     check_pair(&upper, &work, mountpoint)?;
     for (option, path, taken) in [
@@ -329,7 +329,7 @@ fn open_upper(
     ] {
         layers.locks.push(DirLock::take(option, path, PREDECESSOR_WAIT, taken)?);
     }
-    remains::remove(&upper.path, &work.path);
+    flatten_remains::remove(&upper.path, &work.path);
     let plain = (open_plain("upperdir", &upper.path)?, open_plain("workdir", &work.path)?);
     let pair = match access_times::pair(config, (&upper.path, &work.path), &plain) {
         Some((mount, pair)) => {
@@ -343,7 +343,7 @@ fn open_upper(
     Ok(upper)
 }
 
-fn see(option: &str, path: &Path) -> Result<Seen, Failure> {
+fn see(option: &str, path: &Path) -> Result<ResolvedDir, Failure> {
     let refused = |e: std::io::Error| {
         let shown = path.display();
         match e.kind() {
@@ -365,12 +365,12 @@ fn see(option: &str, path: &Path) -> Result<Seen, Failure> {
         return Err(refused(Errno::NOTDIR.into()));
     }
     let dev = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
-    Ok(Seen { path: absolute, dev, ino: stat.stx_ino, mount: stat.stx_mnt_id })
+    Ok(ResolvedDir { path: absolute, dev, ino: stat.stx_ino, mount: stat.stx_mnt_id })
 }
 
 /// The directory `seen` by way of another mount, when its own maps ids. podman 4 maps the ids of lower layers by their
 /// mount *and* asks us to; done twice, no id would be left.
-fn unmapped(seen: &Seen, table: &[u8]) -> Option<Seen> {
+fn unmapped(seen: &ResolvedDir, table: &[u8]) -> Option<ResolvedDir> {
     let own = mounts(table).find(|mount| mount.id == seen.mount && mount.is_idmapped())?;
     let inner = own.root.join(seen.path.strip_prefix(&own.point).ok()?);
     mounts(table).filter(|mount| mount.device == own.device && !mount.is_idmapped()).find_map(|mount| {
@@ -379,12 +379,12 @@ fn unmapped(seen: &Seen, table: &[u8]) -> Option<Seen> {
     })
 }
 
-fn is_same(one: &Seen, other: &Seen) -> bool {
+fn is_same(one: &ResolvedDir, other: &ResolvedDir) -> bool {
     (one.dev, one.ino) == (other.dev, other.ino)
 }
 
 /// Whether an upper and its work directory can work together, and neither holds the mount point.
-fn check_pair(upper: &Seen, work: &Seen, mountpoint: &Path) -> Result<(), Failure> {
+fn check_pair(upper: &ResolvedDir, work: &ResolvedDir, mountpoint: &Path) -> Result<(), Failure> {
     let shown = work.path.display();
     if is_same(upper, work) {
         return Err(Failure::input(format!(

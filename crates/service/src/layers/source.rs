@@ -5,7 +5,7 @@
 
 use crate::layers::ceph::CephLayer;
 use crate::layers::zoned::ZonedLayer;
-use crate::plain;
+use crate::path_text;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fmt;
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LayerSource {
     /// A directory of this host.
-    Directory(#[serde(with = "plain")] PathBuf),
+    Directory(#[serde(with = "path_text")] PathBuf),
     /// A directory of CephFS, which its own library reaches, and not the kernel.
     Ceph(CephLayer),
     /// A directory in a store on a zoned device, or on a file or disk that is used like one.

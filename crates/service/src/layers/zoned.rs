@@ -9,7 +9,7 @@ use crate::layers::lock::PREDECESSOR_WAIT;
 use crate::layers::remove::remove_tree;
 use crate::layers::zoned_work::former_work_of;
 pub use crate::layers::zoned_work::{WORK, work_of};
-use crate::plain;
+use crate::path_text;
 use crate::store_door::{self, DeviceId};
 use parking_lot::Mutex;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock, fstat, open};
@@ -44,13 +44,13 @@ type Open = Arc<dyn Branch>;
 #[serde(deny_unknown_fields)]
 pub struct ZonedLayer {
     /// The device; with the path in the store behind it, as long as it was not looked for.
-    #[serde(with = "plain")]
+    #[serde(with = "path_text")]
     device: PathBuf,
     /// The directory, without a slash at either end.
-    #[serde(with = "plain")]
+    #[serde(with = "path_text")]
     path: PathBuf,
     /// Of a zoned block device: bytes of a block, and how many zones may be open and active. They cannot be read where it is served.
-    #[serde(deserialize_with = "plain::required")]
+    #[serde(deserialize_with = "path_text::required")]
     limits: Option<[u32; 3]>,
     /// The service that is to serve it has the store open, by the right of another mount.
     shared: bool,
@@ -157,7 +157,7 @@ impl ZonedLayer {
         if !is_zoned {
             return Ok(self);
         }
-        let limits = KernelLimits::of(device)
+        let limits = KernelLimits::read(device)
             .map_err(|e| Failure::input(format!("layer {self}: not a device that can be used")).because(e))?;
         Ok(Self { limits: Some([limits.block_size, limits.open_max, limits.active_max]), ..self })
     }
@@ -220,7 +220,7 @@ fn open_device(
 }
 
 fn is_open(device: &OwnedFd, has_open: HasOpen<'_>) -> bool {
-    DeviceId::of(device).is_ok_and(has_open)
+    DeviceId::fstat(device).is_ok_and(has_open)
 }
 
 /// Opens the device of an upper layer and its work directory.
@@ -272,10 +272,10 @@ pub(crate) fn missing(layer: &ZonedLayer) -> Failure {
 static OPEN: Mutex<Vec<(DeviceId, Weak<ZonedTree>)>> = Mutex::new(Vec::new());
 
 /// A directory that a mount writes to, as long as that has it open.
-type Used = (DeviceId, PathBuf, Weak<dyn Branch>);
+type UsedDir = (DeviceId, PathBuf, Weak<dyn Branch>);
 
 /// Upper layers and work directories that mounts use.
-static USED: Mutex<Vec<Used>> = Mutex::new(Vec::new());
+static USED: Mutex<Vec<UsedDir>> = Mutex::new(Vec::new());
 
 fn is_written(tree: &Weak<ZonedTree>) -> bool {
     tree.upgrade().is_some_and(|tree| tree.store().check_writable().is_ok())
@@ -353,7 +353,7 @@ fn tree(layer: &ZonedLayer, device: OwnedFd, writes: bool) -> Result<Arc<ZonedTr
 }
 
 fn identity(layer: &ZonedLayer, device: &OwnedFd) -> Result<DeviceId, Failure> {
-    DeviceId::of(device).map_err(|e| Failure::system(format!("layer {layer}")).because(e))
+    DeviceId::fstat(device).map_err(|e| Failure::system(format!("layer {layer}")).because(e))
 }
 
 /// Whether two directories are the same one, or one lies in the other.
@@ -402,13 +402,13 @@ pub(crate) fn upper(
     loop {
         let mut used = USED.lock();
         used.retain(|(.., branch)| branch.strong_count() > 0);
-        let is_used = |(known, path, _): &Used| {
+        let is_used = |(known, path, _): &UsedDir| {
             *known == identity && (overlap(path, &upper.path) || overlap(path, &work.path))
         };
         if !used.iter().any(is_used) {
             let pair = (branch(upper, &tree)?, branch(work, &tree)?);
             let former = former_work_of(&upper.path);
-            let is_left = |(known, path, _): &Used| *known != identity || !overlap(path, &former);
+            let is_left = |(known, path, _): &UsedDir| *known != identity || !overlap(path, &former);
             if work.path == work_of(&upper.path) && work.path != former && used.iter().all(is_left) {
                 empty(&former, &tree);
             }

@@ -7,7 +7,7 @@ use crate::layers::Layers;
 use rustix::mount::MountPropagationFlags;
 use std::path::Path;
 use std::sync::Arc;
-use vellum_fuse::{MountError, MountOptions, Mounted, SessionOptions, Workers};
+use vellum_fuse::{FuseMount, MountError, MountOptions, SessionOptions, Workers};
 use vellum_vfs::Errno;
 
 /// Descriptors that the service would like to be allowed: handles of layers are cached.
@@ -96,7 +96,7 @@ pub(crate) fn report(config: &Config, layers: &Layers, options: &SessionOptions)
 }
 
 /// Mounts a fresh connection at `mountpoint`.
-pub fn mount_at(config: &Config, mountpoint: &Path) -> Result<Mounted, Failure> {
+pub fn mount_at(config: &Config, mountpoint: &Path) -> Result<FuseMount, Failure> {
     let mounted = vellum_fuse::mount(mountpoint, &mount_options(config));
     let mounted = mounted.map_err(|e| mount_failure(mountpoint, &e))?;
     if let Some(propagation) = config.propagation

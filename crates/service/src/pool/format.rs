@@ -20,7 +20,7 @@ const ANSWER_MAX: u64 = 64;
 
 /// Why something that another process has said is not read.
 #[derive(Debug)]
-pub enum Unread {
+pub enum FormatError {
     /// It is said in this format, and not in [`FORMAT`].
     Format(u32),
     /// It is not what is expected.
@@ -28,16 +28,16 @@ pub enum Unread {
 }
 
 /// Reads something with a field `format`. Of what has another one nothing else is known.
-pub fn said<T: DeserializeOwned>(text: &[u8]) -> Result<T, Unread> {
+pub fn parse_text<T: DeserializeOwned>(text: &[u8]) -> Result<T, FormatError> {
     /// What all formats have.
     #[derive(Deserialize)]
     struct Any {
         format: u32,
     }
     match serde_json::from_slice(text) {
-        Ok(Any { format: FORMAT }) => serde_json::from_slice(text).map_err(Unread::Unclear),
-        Ok(Any { format }) => Err(Unread::Format(format)),
-        Err(error) => Err(Unread::Unclear(error)),
+        Ok(Any { format: FORMAT }) => serde_json::from_slice(text).map_err(FormatError::Unclear),
+        Ok(Any { format }) => Err(FormatError::Format(format)),
+        Err(error) => Err(FormatError::Unclear(error)),
     }
 }
 

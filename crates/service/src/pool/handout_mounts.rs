@@ -54,7 +54,7 @@ impl HandoutMounts {
     /// mount cannot be told from others, or the union's may have clones with mapped ids: a program asks by its own ids, and what such
     /// a clone makes of them is the kernel's to know. Nor are files that FUSE serves: each write to one is a request all the same, and
     /// a program takes what is of its root's device, if that is FUSE, for not handed out.
-    pub(super) fn of(root: OwnedFd, request: &MountRequest) -> Option<(Self, Arc<dyn Export>)> {
+    pub(super) fn clone_mount(root: OwnedFd, request: &MountRequest) -> Option<(Self, Arc<dyn Export>)> {
         let (mount, device) = id_of(&root)?;
         let shown = request.device;
         let is_fuse = || fstatfs(&root).map_or(true, |found| found.f_type == libc::FUSE_SUPER_MAGIC);

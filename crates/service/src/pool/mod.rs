@@ -2,37 +2,37 @@
 //!
 //! Who mounts in a pool (`mount_client`) opens the layers and makes the mount, in its own mount namespace and with its own rights, and
 //! hands the descriptors over a socket to the *service* (`pool_service`), which serves all mounts of the pool. A mount of its own
-//! (`single`) is a pool of one without sockets. A *supervisor* (`family`; `supervisor` for a pool) is the service's parent and shares its
+//! (`single_mount`) is a pool of one without sockets. A *supervisor* (`supervisor`; `pool_server` for a pool) is the service's parent and shares its
 //! table of descriptors: when the service dies, whatever it dies of, every descriptor stays open in the supervisor, so no mount ends; the
 //! next service finds in them what the last one was serving (`mount_record`), takes the nodes from the ledger, and has the kernel send
 //! again what had not been answered. An *heir* does for the supervisor what the supervisor does for the service.
 
-mod board;
-mod family;
+mod abort;
 mod format;
-mod fresh;
 mod handout_mounts;
 mod mount_client;
 mod mount_record;
-mod over;
+mod new_mount;
+mod pool_server;
 mod pool_service;
 mod resume;
-mod single;
+mod single_mount;
 mod sockets;
 mod supervisor;
+mod supervisor_state;
 mod wire;
 
-pub use format::{Unread, answer as format, said};
-pub use mount_client::{Joined, Pool, look, restart, stop};
-pub(crate) use mount_record::KeptRecord;
+pub(crate) use abort::is_device;
+pub use format::{FormatError, answer as format, parse_text};
+pub use mount_client::{JoinOutcome, Pool, look, restart, stop};
+pub(crate) use mount_record::RecordFile;
 pub use mount_record::asked_for;
-pub(crate) use over::is_device;
-pub use single::run as serve_alone;
+pub use pool_server::{PoolServer, SupervisorOptions, listen, supervise};
+pub use single_mount::run as serve_alone;
 pub(crate) use sockets::bind_at;
 pub use sockets::{
     directory as session_directory, make_directory as make_session_directory, path as session_path,
 };
-pub use supervisor::{Manner, Supervised, listen, supervise};
 pub use wire::Status;
 
 /// Version of everything that one service leaves to the next: mount records, ledgers, generations, requests in flight.

@@ -38,7 +38,7 @@ pub struct Pool<'a> {
 
 /// What has become of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Joined {
+pub enum JoinOutcome {
     /// The pool's service serves the mount.
     Served,
     /// The service cannot serve this mount; it can be served by a process of its own.
@@ -53,7 +53,7 @@ pub(super) fn user_namespace() -> Option<u64> {
 
 impl Pool<'_> {
     /// Mounts, and returns when the mount is being served.
-    pub fn join(&self, config: &Config) -> Result<Joined, Failure> {
+    pub fn join(&self, config: &Config) -> Result<JoinOutcome, Failure> {
         let mut last = None;
         for _ in 0..ATTEMPTS {
             let mut service = self.reach()?;
@@ -67,13 +67,13 @@ impl Pool<'_> {
             };
             if status.format != FORMAT {
                 let version = status.version;
-                return Ok(Joined::Unfit(format!("the pool's service is of version {version}")));
+                return Ok(JoinOutcome::Unfit(format!("the pool's service is of version {version}")));
             }
             if status.user_namespace != user_namespace() {
-                return Ok(Joined::Unfit("the pool's service is in another user namespace".into()));
+                return Ok(JoinOutcome::Unfit("the pool's service is in another user namespace".into()));
             }
             match self.mount(&mut service, config)? {
-                Ok(()) => return Ok(Joined::Served),
+                Ok(()) => return Ok(JoinOutcome::Served),
                 Err(e) => last = Some(e),
             }
         }
@@ -194,7 +194,7 @@ pub fn restart(socket: &Path) -> Result<Option<Status>, Failure> {
     let failed = |e: io::Error| Failure::system("the pool's service").because(e);
     let mut service = connect(socket).map_err(failed)?;
     if let Reply::Failed(failure) = ask(&mut service, &Request::Restart).map_err(failed)? {
-        return Err(failure.of("the pool's service"));
+        return Err(failure.context("the pool's service"));
     }
     let end = Instant::now() + START_MAX;
     loop {

@@ -1,18 +1,18 @@
 //! What a service leaves to its successor of each mount: a small memory file with the numbers of the descriptors that make it.
 
 use super::FORMAT;
-use super::format::{Unread, said};
+use super::format::{FormatError, parse_text};
 use super::wire::MountRequest;
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::layers::OpenLayers;
-use crate::plain;
+use crate::path_text;
 use parking_lot::Mutex;
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use vellum_sys::Inherited;
+use vellum_sys::InheritedFds;
 
 /// How /proc shows the file. All services that read this format look for this name.
 const LINK: &str = "/memfd:vellum-card (deleted)";
@@ -31,22 +31,22 @@ pub(super) struct MountRecord {
     /// Of layers that have one, as [`OpenLayers::all`] has them.
     roots: Vec<RawFd>,
     locks: Vec<RawFd>,
-    #[serde(deserialize_with = "plain::required")]
+    #[serde(deserialize_with = "path_text::required")]
     handouts: Option<RawFd>,
     ledger: RawFd,
     inflight: RawFd,
     /// None: no program reads from mappings here.
-    #[serde(deserialize_with = "plain::required")]
+    #[serde(deserialize_with = "path_text::required")]
     generations: Option<RawFd>,
     /// The log of what is to be written of the upper layer. None: it is not written behind.
-    #[serde(deserialize_with = "plain::required")]
+    #[serde(deserialize_with = "path_text::required")]
     pub(super) dirty: Option<RawFd>,
     /// What has been agreed on with the kernel.
     pub(super) negotiated: [u64; 9],
 }
 
 /// What a record leads to.
-pub(super) struct Found {
+pub(super) struct RecordedMount {
     pub(super) record: MountRecord,
     pub(super) device: OwnedFd,
     pub(super) layers: OpenLayers,
@@ -99,9 +99,9 @@ impl MountRecord {
 
 /// The record of a mount that is being served.
 #[derive(Debug)]
-pub(crate) struct KeptRecord(Mutex<Option<OwnedFd>>);
+pub(crate) struct RecordFile(Mutex<Option<OwnedFd>>);
 
-impl KeptRecord {
+impl RecordFile {
     pub(super) const fn new(written: OwnedFd) -> Self {
         Self(Mutex::new(Some(written)))
     }
@@ -136,7 +136,7 @@ fn failed(why: impl std::error::Error) -> Failure {
 }
 
 /// Takes all that the predecessor was serving out of what it had open. False: of something it cannot be told what it is.
-pub(super) fn find(inherited: &mut Inherited) -> (Vec<Found>, bool) {
+pub(super) fn find(inherited: &mut InheritedFds) -> (Vec<RecordedMount>, bool) {
     let mut found = Vec::new();
     let mut all = true;
     for written in inherited.take_all(|link| link == LINK) {
@@ -152,7 +152,7 @@ pub(super) fn find(inherited: &mut Inherited) -> (Vec<Found>, bool) {
 }
 
 /// What a record leads to; None: nothing is left to serve.
-fn look_at(written: OwnedFd, inherited: &mut Inherited) -> Result<Option<Found>, Failure> {
+fn look_at(written: OwnedFd, inherited: &mut InheritedFds) -> Result<Option<RecordedMount>, Failure> {
     match read(&written)? {
         Some(record) => complete(record, written, inherited),
         // A mount that was being made when the predecessor died: who asked for it gives it up.
@@ -171,9 +171,9 @@ fn read(written: &OwnedFd) -> Result<Option<MountRecord>, Failure> {
 }
 
 fn parse(text: &[u8]) -> Result<MountRecord, Failure> {
-    said(text).map_err(|why| match why {
-        Unread::Format(format) => Failure::system(format!("its record has format {format}")),
-        Unread::Unclear(e) => Failure::system(UNREADABLE).because(e),
+    parse_text(text).map_err(|why| match why {
+        FormatError::Format(format) => Failure::system(format!("its record has format {format}")),
+        FormatError::Unclear(e) => Failure::system(UNREADABLE).because(e),
     })
 }
 
@@ -187,8 +187,8 @@ pub fn asked_for(text: &[u8]) -> Result<Config, Failure> {
 fn complete(
     record: MountRecord,
     written: OwnedFd,
-    inherited: &mut Inherited,
-) -> Result<Option<Found>, Failure> {
+    inherited: &mut InheritedFds,
+) -> Result<Option<RecordedMount>, Failure> {
     // Without its connection a mount has ended; that is nothing to speak of.
     let Some(device) = inherited.take(record.device) else { return Ok(None) };
     let mut take = |number: RawFd| {
@@ -204,8 +204,18 @@ fn complete(
         return Err(Failure::system("its record does not say where what is to be written is"));
     }
     let locks = locks.into_iter().map(Into::into).collect();
-    let layers = OpenLayers::of(&record.request.config, &mut roots.into_iter(), locks)?;
-    Ok(Some(Found { record, device, layers, handouts, ledger, inflight, generations, dirty, written }))
+    let layers = OpenLayers::from_roots(&record.request.config, &mut roots.into_iter(), locks)?;
+    Ok(Some(RecordedMount {
+        record,
+        device,
+        layers,
+        handouts,
+        ledger,
+        inflight,
+        generations,
+        dirty,
+        written,
+    }))
 }
 
 #[cfg(test)]
@@ -216,7 +226,7 @@ mod tests {
 
     fn record() -> Value {
         let config = Config { lowers: vec![Path::new("/l").into()], ..Config::default() };
-        let layers = OpenLayers::of(&config, &mut blank().into_iter(), Vec::new()).unwrap();
+        let layers = OpenLayers::from_roots(&config, &mut blank().into_iter(), Vec::new()).unwrap();
         let request = MountRequest::new(&config, "/m".as_ref(), &layers, false);
         let record = MountRecord::new(request, &blank().unwrap(), &layers, &[], None, (3, 4, None));
         serde_json::to_value(record).unwrap()
@@ -236,9 +246,9 @@ mod tests {
     fn a_weight_that_changes_is_a_successors_too() {
         let blank = blank().unwrap();
         rustix::io::pwrite(&blank, &serde_json::to_vec(&record()).unwrap(), 0).unwrap();
-        let kept = KeptRecord::new(blank);
+        let kept = RecordFile::new(blank);
         kept.weigh(700).unwrap();
-        let weight = |kept: &KeptRecord| {
+        let weight = |kept: &RecordFile| {
             let written = kept.0.lock();
             super::read(written.as_ref().unwrap()).unwrap().unwrap().request.config.weight
         };

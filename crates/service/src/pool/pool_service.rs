@@ -1,11 +1,11 @@
 //! The service: serves all mounts of a pool, or one of its own, those of its predecessor first.
 
-use super::board::Board;
-use super::fresh::{Beside, Fresh};
 use super::mount_client::user_namespace;
-use super::mount_record::KeptRecord;
+use super::mount_record::RecordFile;
+use super::new_mount::{NewMount, SessionResources};
 use super::sockets::{self, Listeners};
-use super::wire::{self, Gift, Reply, Request, Status};
+use super::supervisor_state::SupervisorState;
+use super::wire::{self, FirstMount, Reply, Request, Status};
 use super::{AT_ONCE, ENDING, FORMAT, REPLACE, SIGHUP, resume};
 use crate::failure::Failure;
 use crate::instance::Instance;
@@ -13,8 +13,8 @@ use crate::instance::{background_fill, lost_forgets};
 use crate::layers::ceph;
 use crate::layers::lock::DirLock;
 use crate::layers::zoned;
-use crate::mounts::ending;
-use crate::process::daemon::Pending;
+use crate::mounts::flatten_after_unmount;
+use crate::process::daemon::StartupReport;
 use crate::process::node_memory;
 use crate::store_door;
 use parking_lot::{Condvar, Mutex};
@@ -29,9 +29,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use vellum_door::{Door, Entrance, Files, Readable, Room, Waiting};
+use vellum_door::{Door, Entrance, Files, PendingClients, Readable, Room};
 use vellum_sys::cpu_latency::CpuLatency;
-use vellum_sys::{HeldSignals, Inherited, drop_code};
+use vellum_sys::{BlockedSignals, InheritedFds, drop_code};
 use vellum_union::Union;
 
 /// How long a client may take over one message.
@@ -73,7 +73,7 @@ pub(super) struct PoolService {
     latency: Arc<CpuLatency>,
     /// It has sockets.
     pooled: bool,
-    board: Board,
+    board: SupervisorState,
     books: Mutex<Books>,
     /// How programs come to files beside the mounts.
     door: Arc<Door<Tree>>,
@@ -86,7 +86,7 @@ pub(super) struct Orders<'a> {
     /// The pool's sockets; None: it serves one mount of its own, and is reached by that alone.
     pub(super) listeners: Option<&'a Listeners>,
     /// Who waits until that one is served.
-    pub(super) pending: Option<&'a Pending>,
+    pub(super) pending: Option<&'a StartupReport>,
     /// The program that a successor would be.
     pub(super) program: &'a Path,
     /// Stay when nothing is mounted.
@@ -100,33 +100,33 @@ pub(super) struct Orders<'a> {
     /// It may connect to Ceph clusters.
     pub(super) reaches_ceph: bool,
     /// What is to end the service.
-    pub(super) signals: &'a HeldSignals,
+    pub(super) signals: &'a BlockedSignals,
     /// Where programs show what no domain keeps them from.
     pub(super) room: Option<Arc<Room>>,
     /// What all of the family know.
-    pub(super) board: Board,
+    pub(super) board: SupervisorState,
     /// Wakes the supervisor.
-    pub(super) word: &'a Pending,
+    pub(super) word: &'a StartupReport,
 }
 
 /// What a service begins with.
-pub(super) enum Begin {
+pub(super) enum ServiceStart {
     /// A mount that has just been made.
-    Fresh(Box<Fresh>),
+    Fresh(Box<NewMount>),
     /// One whose layers can be opened only when everything has been given up.
-    Asked(Box<Gift>),
+    Asked(Box<FirstMount>),
     /// What a predecessor had open.
-    Heritage(Inherited),
+    Heritage(InheritedFds),
 }
 
-impl Begin {
-    pub(super) fn fresh(fresh: Fresh) -> Self {
+impl ServiceStart {
+    pub(super) fn fresh(fresh: NewMount) -> Self {
         Self::Fresh(Box::new(fresh))
     }
 }
 
 /// Serves until nothing is left to be served.
-pub(super) fn serve(orders: &Orders<'_>, begin: Begin) -> Result<(), Failure> {
+pub(super) fn serve(orders: &Orders<'_>, begin: ServiceStart) -> Result<(), Failure> {
     let begun = Instant::now();
     let restarts = orders.board.restarts();
     let latency = Arc::<CpuLatency>::default();
@@ -146,16 +146,16 @@ pub(super) fn serve(orders: &Orders<'_>, begin: Begin) -> Result<(), Failure> {
         changed: Condvar::new(),
     });
     let pending = match begin {
-        Begin::Fresh(fresh) => {
+        ServiceStart::Fresh(fresh) => {
             service.run(*fresh)?;
             orders.pending
         }
-        Begin::Asked(gift) => {
-            let Gift { request, descriptors } = *gift;
-            service.run(Fresh::prepare(&request, descriptors, false)?)?;
+        ServiceStart::Asked(gift) => {
+            let FirstMount { request, descriptors } = *gift;
+            service.run(NewMount::prepare(&request, descriptors, false)?)?;
             orders.pending
         }
-        Begin::Heritage(inherited) => {
+        ServiceStart::Heritage(inherited) => {
             resume::all(&service, inherited);
             None
         }
@@ -192,11 +192,11 @@ pub(super) fn serve(orders: &Orders<'_>, begin: Begin) -> Result<(), Failure> {
 
 impl PoolService {
     /// Serves a mount; the record and the locks are held until it has gone.
-    pub(super) fn run(self: &Arc<Self>, fresh: Fresh) -> Result<(), Failure> {
-        let Fresh { config, instance, mut session, beside } = fresh;
-        let Beside { record, locks, generations, handouts } = beside;
+    pub(super) fn run(self: &Arc<Self>, fresh: NewMount) -> Result<(), Failure> {
+        let NewMount { config, instance, mut session, beside } = fresh;
+        let SessionResources { record, locks, generations, handouts } = beside;
         instance.served_by(session.handle());
-        let record = Arc::new(KeptRecord::new(record));
+        let record = Arc::new(RecordFile::new(record));
         instance.recorded_by(Arc::clone(&record));
         instance.watch_cache();
         instance.confined_by(self.confined.clone());
@@ -253,7 +253,7 @@ impl PoolService {
                 books.mounts -= 1;
             }
             let locks: Vec<DirLock> = locks.into_iter().map(DirLock::from).collect();
-            ending::complete(ended.inner(), &config, &locks);
+            flatten_after_unmount::complete(ended.inner(), &config, &locks);
             zoned::write_out();
             drop(ended);
             drop(locks);
@@ -272,9 +272,9 @@ impl PoolService {
     }
 
     /// Counts a mount that will be served, so that the service stays for it.
-    pub(super) fn expect(self: &Arc<Self>) -> Expected {
+    pub(super) fn expect(self: &Arc<Self>) -> MountGuard {
         self.books.lock().mounts += 1;
-        Expected(Arc::clone(self))
+        MountGuard(Arc::clone(self))
     }
 
     /// Waits until the last mount has gone, and nothing more is done about its upper layer.
@@ -288,7 +288,7 @@ impl PoolService {
     /// Hears clients, until there have been neither mounts nor clients for a while.
     fn listen(self: &Arc<Self>, listeners: &Listeners, stay: bool) -> Result<(), Failure> {
         let mut idle_since = Instant::now();
-        let mut waiting = Waiting::default();
+        let mut waiting = PendingClients::default();
         let namespace = user_namespace().unwrap_or_default();
         let mut short = false;
         // A predecessor of another version may not have done so.
@@ -348,7 +348,7 @@ impl PoolService {
             books.clients += 1;
         }
         // Whatever becomes of the thread.
-        let counted = Counted(Arc::clone(self));
+        let counted = ClientGuard(Arc::clone(self));
         let started = std::thread::Builder::new().name("vellum-client".into()).spawn(move || {
             if let Err(error) = counted.0.hear(client) {
                 tracing::debug!(%error, "a client");
@@ -380,8 +380,8 @@ impl PoolService {
                 Request::Has(_) => Reply::Failed(Failure::input("not open here")),
                 Request::Mount(request) => {
                     let fresh = ceph::require_reach(&request.config, self.reaches_ceph)
-                        .and_then(|()| Fresh::prepare(&request, descriptors, true));
-                    Reply::of(fresh.and_then(|fresh| self.run(fresh)))
+                        .and_then(|()| NewMount::prepare(&request, descriptors, true));
+                    Reply::from_result(fresh.and_then(|fresh| self.run(fresh)))
                 }
                 Request::Restart if let Err(failure) = zoned::check_replaceable() => Reply::Failed(failure),
                 Request::Restart => {
@@ -393,7 +393,7 @@ impl PoolService {
                     let mut books = self.books.lock();
                     books.stopping = books.mounts == 0;
                     let used = (!books.stopping).then(|| Failure::input("something is mounted"));
-                    Reply::of(used.map_or(Ok(()), Err))
+                    Reply::from_result(used.map_or(Ok(()), Err))
                 }
             };
             wire::send(&mut client, &reply, &[])?;
@@ -414,7 +414,7 @@ impl PoolService {
     }
 
     /// Has the supervisor take the mounts away at a first signal; at a second, nobody is waited for.
-    fn end_on(&self, signals: &HeldSignals, word: &Pending) {
+    fn end_on(&self, signals: &BlockedSignals, word: &StartupReport) {
         while let Ok(signal) = signals.wait() {
             match signal {
                 // In the middle of everything, as if it were killed.
@@ -435,9 +435,9 @@ impl PoolService {
 }
 
 /// A mount that is counted until this is dropped.
-pub(super) struct Expected(Arc<PoolService>);
+pub(super) struct MountGuard(Arc<PoolService>);
 
-impl Drop for Expected {
+impl Drop for MountGuard {
     fn drop(&mut self) {
         self.0.books.lock().mounts -= 1;
         self.0.changed.notify_all();
@@ -445,9 +445,9 @@ impl Drop for Expected {
 }
 
 /// A client that is counted until this is dropped.
-struct Counted(Arc<PoolService>);
+struct ClientGuard(Arc<PoolService>);
 
-impl Drop for Counted {
+impl Drop for ClientGuard {
     fn drop(&mut self) {
         self.0.books.lock().clients -= 1;
     }

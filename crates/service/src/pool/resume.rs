@@ -1,29 +1,29 @@
 //! Going on with the mounts of a predecessor.
 
-use super::fresh::{self, Beside, Fresh, Made};
+use super::abort;
 use super::handout_mounts::HandoutMounts;
-use super::mount_record::{self, Found, MountRecord};
-use super::over;
+use super::mount_record::{self, MountRecord, RecordedMount};
+use super::new_mount::{self, NewMount, PreparedTree, SessionResources};
 use super::pool_service::PoolService;
 use crate::failure::Failure;
-use crate::instance::tree::Kept;
+use crate::instance::tree::PersistentMemory;
 use crate::layers::OpenLayers;
-use crate::layers::cache::Warm;
+use crate::layers::cache::PredecessorCache;
 use crate::layers::ceph;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
-use vellum_fuse::{Inflight, Negotiated, Session, resend};
-use vellum_sys::Inherited;
+use vellum_fuse::{Inflight, Session, SessionParameters, resend};
+use vellum_sys::InheritedFds;
 use vellum_union::{Generations, Ledger};
 
 /// Time between two attempts to reach a cluster.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// A mount as a predecessor has left it, with everything that belongs to it.
-struct Left {
+struct PredecessorMount {
     record: MountRecord,
     device: OwnedFd,
     layers: OpenLayers,
@@ -38,17 +38,18 @@ struct Left {
     /// The record itself.
     written: OwnedFd,
     /// Held until the mount has it, too.
-    warm: Option<Warm>,
+    warm: Option<PredecessorCache>,
 }
 
 /// Goes on with what a predecessor was serving.
-pub(super) fn all(service: &Arc<PoolService>, mut inherited: Inherited) {
+pub(super) fn all(service: &Arc<PoolService>, mut inherited: InheritedFds) {
     let (found, all) = mount_record::find(&mut inherited);
     let caches = found.iter().filter_map(|found| found.record.request.config.cache);
-    let warm = caches.map(|cache| cache.bytes).max().and_then(|bytes| Warm::take(&mut inherited, bytes));
+    let warm =
+        caches.map(|cache| cache.bytes).max().and_then(|bytes| PredecessorCache::take(&mut inherited, bytes));
     for found in found {
-        let end = End::of(&found.record, &found.device, &found.ledger);
-        let resumed = Left::take(found, &mut inherited, warm.as_ref()).and_then(|left| {
+        let end = End::from_record(&found.record, &found.device, &found.ledger);
+        let resumed = PredecessorMount::take(found, &mut inherited, warm.as_ref()).and_then(|left| {
             let on_a_cluster = left.record.request.config.ceph_layers().next().is_some();
             if on_a_cluster { later(service, left) } else { one(service, left) }
         });
@@ -58,13 +59,26 @@ pub(super) fn all(service: &Arc<PoolService>, mut inherited: Inherited) {
     }
     // Now that nothing waits at them any more: further descriptors of the connections, and whatever the predecessor was in the
     // middle of. Connections of mounts that are served lose nothing but what the kernel can ask for again.
-    if all { inherited.close_rest() } else { over::end_all(inherited) }
+    if all { inherited.close_rest() } else { abort::end_all(inherited) }
 }
 
-impl Left {
-    fn take(found: Found, inherited: &mut Inherited, warm: Option<&Warm>) -> Result<Self, Failure> {
-        let Found { record, device, mut layers, handouts, ledger, inflight, generations, dirty, written } =
-            found;
+impl PredecessorMount {
+    fn take(
+        found: RecordedMount,
+        inherited: &mut InheritedFds,
+        warm: Option<&PredecessorCache>,
+    ) -> Result<Self, Failure> {
+        let RecordedMount {
+            record,
+            device,
+            mut layers,
+            handouts,
+            ledger,
+            inflight,
+            generations,
+            dirty,
+            written,
+        } = found;
         layers.outlive_their_service()?;
         layers.go_on = true;
         let ledger = Arc::new(Ledger::open(ledger).map_err(|e| Failure::system(e.to_string()))?);
@@ -88,7 +102,7 @@ impl Left {
 
 /// Goes on with a mount as soon as the clusters of its layers can be reached. Until then those who use it wait, as they would have if the
 /// service had lived on; other mounts do not.
-fn later(service: &Arc<PoolService>, left: Left) -> Result<(), Failure> {
+fn later(service: &Arc<PoolService>, left: PredecessorMount) -> Result<(), Failure> {
     // Before further descriptors of the connection are closed: with them goes what had been read by them.
     if let Err(error) = resend(&left.device) {
         tracing::debug!(%error, "nothing is sent again");
@@ -111,7 +125,7 @@ fn later(service: &Arc<PoolService>, left: Left) -> Result<(), Failure> {
             }
             std::thread::sleep(PAUSE);
         };
-        let end = End::of(&left.record, &left.device, &left.ledger.descriptor());
+        let end = End::from_record(&left.record, &left.device, &left.ledger.descriptor());
         if let Err(failure) = one(&again, left) {
             end.report(&failure);
         }
@@ -127,31 +141,48 @@ fn is_connected(device: &OwnedFd) -> bool {
         || !state.iter().any(|state| state.revents().contains(PollFlags::ERR))
 }
 
-fn one(service: &Arc<PoolService>, left: Left) -> Result<(), Failure> {
-    let Left { record, device, layers, handouts, ledger, held, inflight, generations, dirty, written, warm } =
-        left;
+fn one(service: &Arc<PoolService>, left: PredecessorMount) -> Result<(), Failure> {
+    let PredecessorMount {
+        record,
+        device,
+        layers,
+        handouts,
+        ledger,
+        held,
+        inflight,
+        generations,
+        dirty,
+        written,
+        warm,
+    } = left;
     let failed = |e: vellum_vfs::Error| Failure::system(e.to_string());
-    let negotiated = Negotiated::from_numbers(record.negotiated)
+    let negotiated = SessionParameters::from_numbers(record.negotiated)
         .ok_or_else(|| Failure::system("its record says nothing sensible of the connection"))?;
     let inflight = Arc::new(Inflight::open(inflight).map_err(failed)?);
     let generations = generations.map(Generations::open).transpose().map_err(failed)?.map(Arc::new);
-    let (handouts, export) = handouts.and_then(|root| HandoutMounts::of(root, &record.request)).unzip();
-    let kept =
-        Kept { ledger: Some(ledger), generations: generations.clone(), dirty, export, ..Kept::default() };
-    let made = fresh::make(&record.request, layers, kept, &inflight)?;
+    let (handouts, export) =
+        handouts.and_then(|root| HandoutMounts::clone_mount(root, &record.request)).unzip();
+    let kept = PersistentMemory {
+        ledger: Some(ledger),
+        generations: generations.clone(),
+        dirty,
+        export,
+        ..PersistentMemory::default()
+    };
+    let made = new_mount::make(&record.request, layers, kept, &inflight)?;
     drop(warm);
     made.tree.resume(held);
     let mountpoint = Some(made.config.mountpoint.clone());
-    let Made { config, tree, report, options, locks, cache, behind } = made;
-    let instance = Made::instance(tree, report, cache, behind.as_ref());
+    let PreparedTree { config, tree, report, options, locks, cache, writeback } = made;
+    let instance = PreparedTree::instance(tree, report, cache, writeback.as_ref());
     let session = Session::from_fd(Arc::clone(&instance), device, negotiated, options, mountpoint);
     // What had been read and not answered comes again. Before anything is read here, or that would come twice. A connection that
     // has ended has nothing to send.
     if let Err(error) = session.handle().notifier().resend() {
         tracing::debug!(%error, "nothing is sent again");
     }
-    let beside = Beside { record: written, locks, generations, handouts };
-    service.run(Fresh { config, instance, session, beside })
+    let beside = SessionResources { record: written, locks, generations, handouts };
+    service.run(NewMount { config, instance, session, beside })
 }
 
 /// What is left to do for a mount that cannot be gone on with.
@@ -162,7 +193,7 @@ struct End {
 }
 
 impl End {
-    fn of(record: &MountRecord, device: &impl AsFd, ledger: &impl AsFd) -> Self {
+    fn from_record(record: &MountRecord, device: &impl AsFd, ledger: &impl AsFd) -> Self {
         let mountpoint = record.request.config.mountpoint.to_string_lossy().into_owned();
         let copy = |of: BorrowedFd<'_>| of.try_clone_to_owned().ok();
         Self { mountpoint, device: copy(device.as_fd()), ledger: copy(ledger.as_fd()) }
@@ -170,6 +201,6 @@ impl End {
 
     fn report(self, failure: &Failure) {
         tracing::error!(mountpoint = self.mountpoint, "a mount is lost: {failure}");
-        over::end(self.device.as_slice(), self.ledger.into_iter().collect());
+        abort::end(self.device.as_slice(), self.ledger.into_iter().collect());
     }
 }

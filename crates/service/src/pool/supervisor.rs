@@ -1,199 +1,529 @@
-//! A pool that is supervised: its sockets, and how another program goes on with it.
+//! Three processes that are one service: who serves, who starts another when that has died, and who takes that one's place.
+//!
+//! The *supervisor* keeps everything open that the service has open, and a service alive. It does nothing else, so that there is
+//! little that could go wrong in it: it has one thread, opens nothing, and touches none of the memory that services share. The *heir*
+//! is a copy of it that sleeps until the supervisor has died, whatever that died of. The service is the supervisor's child and dies
+//! with it, for a service that nobody watches would be one too few; so an heir begins as any supervisor does whose service has died.
+//! All have one table of descriptors, so that one of them is enough to keep the mounts.
 
-use super::family::{self, Charge, Family};
-use super::sockets::{self, Listeners};
-use super::{FORMAT, format};
+use super::mount_client::user_namespace;
+use super::pool_service::{self, Orders, ServiceStart};
+use super::sockets::Listeners;
+use super::supervisor_state::SupervisorState;
+use super::{AT_ONCE, ENDING, EXPELLED, FAILED, KEEPERS, REPLACE, SIGHUP, abort};
 use crate::failure::Failure;
 use crate::layers::ceph;
-use crate::mounts::mountpoint;
+use crate::process::boot_id;
+use crate::process::cpu_idle::online_processors;
+use crate::process::daemon::{self, StartupReport, Word};
+use crate::process::memory_group;
 use crate::sandbox::{self, Plan};
-use crate::store_door;
-use rustix::fs::{FlockOperation, Mode, OFlags, flock};
-use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, getpid, getppid, kill_process, pidfd_open,
+    set_parent_process_death_signal, wait, waitpid,
+};
 use std::collections::BTreeSet;
 use std::convert::Infallible;
-use std::fs;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::DirBuilderExt;
-use std::os::unix::process::CommandExt;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use vellum_sys::{HeldSignals, Inherited, keep_over_exec, open_descriptors};
+use std::time::{Duration, Instant};
+use vellum_door::Room;
+use vellum_sys::{
+    BlockedSignals, Fork, InheritedFds, close_all_but, drop_code, find_code, fork, fork_with_descriptors,
+    settle_memory,
+};
 
-/// A pool that this process may supervise.
-#[derive(Debug)]
-pub struct Supervised {
-    listeners: Listeners,
-    /// The right to do so.
-    lock: OwnedFd,
-    socket: PathBuf,
-    /// Descriptors that a predecessor of this program had open: they are the service's.
-    before: BTreeSet<RawFd>,
-    restarts: u64,
-    /// The number of the family.
-    number: u64,
-    /// The heir of that program.
-    heir: Option<Pid>,
-}
+// Signal numbers as on every architecture of Linux that we build for.
+const SIGKILL: i32 = 9;
+const SIGUSR1: i32 = 10;
+const SIGUSR2: i32 = 12;
+const SIGCHLD: i32 = 17;
 
-/// How to supervise.
-pub struct Manner<'a> {
-    /// The service stays when nothing is mounted.
-    pub stay: bool,
-    /// How much a service gives up.
-    pub sandbox: sandbox::Mode,
-    /// Mounts may have layers on CephFS.
-    pub ceph: bool,
-    /// The program that goes on in the place of this process, as it is on disk then.
-    pub program: &'a Path,
-    /// Its arguments, given what [`Supervised::heritage`] says.
-    pub arguments: &'a (dyn Fn(&str) -> Vec<String> + Sync),
-}
+/// A service that lived less than this, and was not killed, died of what it was left.
+const SHORT_LIFE: Duration = Duration::from_secs(1);
+/// So many short lives one after the other, and the supervisor gives up.
+const SHORT_LIVES_MAX: u32 = 10;
+/// When services are killed for want of memory within so long of each other, they lack it for what they were left.
+const STARVED_LIFE: Duration = Duration::from_secs(60);
+/// So many of them one after the other, and the supervisor gives up.
+const STARVED_LIVES_MAX: u64 = 10;
+/// What it waits longer before each next one.
+const PAUSE: Duration = Duration::from_millis(50);
 
-/// Makes the pool's socket. None: there is a supervisor.
-pub fn listen(socket: &Path) -> Result<Option<Supervised>, Failure> {
-    let shown = socket.display();
-    let failed = |e: std::io::Error| Failure::system(format!("{shown}: cannot listen")).because(e);
-    if let Some(dir) = socket.parent() {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
-    }
-    let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let lock = rustix::fs::open(socket.with_extension("lock"), flags, Mode::RUSR | Mode::WUSR)
-        .map_err(|e| failed(e.into()))?;
-    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(Errno::WOULDBLOCK) => return Ok(None),
-        Err(e) => return Err(failed(e.into())),
-    }
-    // The one for programs first: who finds the service finds both.
-    let session = sockets::bind(socket).map_err(failed)?;
-    let control = sockets::bind_at(socket, 0o600).map_err(failed)?;
-    let socket = socket.to_owned();
-    let listeners = Listeners { control, session };
-    let (before, number) = (BTreeSet::new(), family::number());
-    Ok(Some(Supervised { listeners, lock, socket, before, restarts: 0, number, heir: None }))
-}
-
-impl Supervised {
-    /// What a successor of this process must be told to go on with the same pool.
-    fn heritage(&self, heir: Option<Pid>, restarts: u64) -> String {
-        let Listeners { control, session } = &self.listeners;
-        let (control, session) = (control.as_raw_fd(), session.as_raw_fd());
-        let heir = heir.map_or(0, |heir| heir.as_raw_nonzero().get());
-        format!("{control}:{}:{restarts}:{session}:{heir}:{}", self.lock.as_raw_fd(), self.number)
-    }
-
-    /// Goes on where a predecessor has started this program in its own place. Call before anything has been opened.
-    pub fn inherit(heritage: &str, socket: &Path) -> Result<Self, Failure> {
-        let bad =
-            || Failure::input(format!("option --inherit {heritage}: leave it out; it is for vellum itself"));
-        let mut numbers = heritage.split(':').map(|number| number.parse::<u64>().ok());
-        let mut next = || numbers.next().flatten().ok_or_else(bad);
-        let (control, lock, restarts, session, heir) = (next()?, next()?, next()?, next()?, next()?);
-        let number = next()?;
-        let mut inherited = Inherited::all_but(&BTreeSet::new()).ok_or_else(bad)?;
-        let mut take = |number: u64| {
-            let taken = RawFd::try_from(number).ok().and_then(|number| inherited.take(number));
-            taken.ok_or_else(bad)
-        };
-        let (control, lock, session) = (take(control)?, take(lock)?, take(session)?);
-        let before = inherited.numbers().collect();
-        let listeners = Listeners { control: control.into(), session: session.into() };
-        let heir = i32::try_from(heir).ok().and_then(Pid::from_raw);
-        Ok(Self { listeners, lock, socket: socket.to_owned(), before, restarts, number, heir })
-    }
-
-    /// Descriptors of this process itself.
-    fn own(&self) -> BTreeSet<RawFd> {
-        open_descriptors().difference(&self.before).copied().collect()
-    }
-
-    /// Ends the heir of the program that this one has replaced; it is a child of this process, or nothing is done. It kept all open
-    /// until now.
-    fn dismiss_old_heir(&self) {
-        if let Some(heir) = self.heir
-            && matches!(waitpid(Some(heir), WaitOptions::NOHANG), Ok(None))
-        {
-            let _ = kill_process(heir, Signal::KILL);
-            let _ = waitpid(Some(heir), WaitOptions::empty());
-        }
-    }
-
-    /// Holds the signals that the supervisor waits for. Its service inherits that.
-    pub fn hold() -> Result<HeldSignals, Failure> {
-        family::hold()
-    }
-}
-
-/// Keeps a service alive until it ends by itself, because there is nothing left to serve. Call before any thread has been started.
-pub fn supervise(pool: Supervised, manner: &Manner<'_>, signals: &HeldSignals) -> Result<(), Failure> {
-    // From now on this process opens nothing any more.
-    let own = pool.own();
-    let charge = Pool { pool: &pool, manner };
-    let mut family = Family::new(&charge, own, signals, (pool.restarts, pool.number))?;
-    pool.dismiss_old_heir();
-    family.keep()?;
-    // Whoever connects from now on finds nobody, and starts another supervisor, which waits for the lock.
-    let _ = fs::remove_file(&pool.socket);
-    let _ = fs::remove_file(sockets::path(&pool.socket));
-    family.let_go();
-    store_door::sweep();
-    Ok(())
-}
-
-struct Pool<'a> {
-    pool: &'a Supervised,
-    manner: &'a Manner<'a>,
-}
-
-impl Charge for Pool<'_> {
+/// What is served: the part in which a pool and a mount of its own differ.
+pub(super) trait Charge {
+    /// The sockets by which the service is reached.
     fn listeners(&self) -> Option<&Listeners> {
-        Some(&self.pool.listeners)
+        None
     }
 
-    fn plan(&self) -> Result<Plan, Failure> {
-        let Manner { sandbox: mode, ceph, .. } = *self.manner;
-        if ceph {
-            ceph::load();
-        }
-        Ok(Plan {
-            mode,
-            roots: None,
-            passthrough: true,
-            writable: true,
-            keep_awake: true,
-            cache: true,
-            ceph: ceph.then(Vec::new),
-            zoned: true,
-        })
+    /// What a service gives up. What it needs for that which it has no right to afterwards is done.
+    fn plan(&self) -> Result<Plan, Failure>;
+
+    /// Without sockets, in the first service, before anything is given up: what it begins with.
+    fn first(&self) -> Result<ServiceStart, Failure> {
+        Err(Failure::system("there is nothing to begin with"))
     }
 
+    /// Who waits until that is served.
+    fn pending(&self) -> Option<&StartupReport> {
+        None
+    }
+
+    /// The program that goes on in the place of the supervisor.
     fn program(&self) -> &Path {
-        self.manner.program
+        Path::new("")
     }
 
+    /// The service stays when nothing is mounted.
     fn stays(&self) -> bool {
-        self.manner.stay
+        false
     }
 
+    /// Starts another program in the place of this process. Returns only if that fails. None: nothing is replaced here.
+    fn replace(&self, standby: Option<Pid>, restarts: u64) -> Option<Result<Infallible, Failure>> {
+        let _ = (standby, restarts);
+        None
+    }
+
+    /// Whether a new program can go on; None: nothing is replaced here.
     fn is_replaceable(&self) -> Option<Result<(), Failure>> {
-        Some(format::agree(self.manner.program, FORMAT))
+        None
     }
 
-    fn replace(&self, heir: Option<Pid>, restarts: u64) -> Option<Result<Infallible, Failure>> {
-        let replaced = || -> Result<Infallible, Failure> {
-            let program = self.manner.program;
-            format::agree(program, FORMAT)?;
-            keep_over_exec().map_err(|e| Failure::system("descriptors cannot be kept").because(e))?;
-            let heritage = self.pool.heritage(heir, restarts);
-            let error = Command::new(program).args((self.manner.arguments)(&heritage)).exec();
-            Err(Failure::system("cannot start the new program").because(error))
+    /// Where the mounts are.
+    fn mountpoints(&self) -> Vec<PathBuf>;
+}
+
+/// Supervisor and heir.
+pub(super) struct Supervisor<'a> {
+    pub(super) charge: &'a dyn Charge,
+    /// Descriptors that are not the service's.
+    pub(super) own: BTreeSet<RawFd>,
+    pub(super) signals: &'a BlockedSignals,
+    pub(super) board: SupervisorState,
+    /// A number by chance that stands for all services of this family, one after the other.
+    pub(super) number: u64,
+    /// By which the service wakes the supervisor, and the first one says why it cannot begin.
+    pub(super) word: Word,
+    service: StartupReport,
+    /// The one that sleeps.
+    standby: Option<Pid>,
+    /// Somebody has asked for the end.
+    asked: bool,
+    short_lives: u32,
+}
+
+/// How a service has ended.
+enum End {
+    /// There is nothing left to serve.
+    Done,
+    /// It could not begin.
+    Failed,
+    /// A new program is to go on.
+    Replace,
+    /// Nobody is to be waited for.
+    AtOnce,
+    /// With its supervisor; this process is the supervisor now.
+    Inherited,
+    /// A cluster has expelled its client.
+    Expelled,
+    /// By somebody else.
+    Killed,
+    /// By itself.
+    Died(String),
+}
+
+impl End {
+    fn from_status(status: WaitStatus) -> Self {
+        match status.exit_status() {
+            Some(0) => Self::Done,
+            Some(FAILED) => Self::Failed,
+            Some(REPLACE) => Self::Replace,
+            Some(AT_ONCE) => Self::AtOnce,
+            Some(EXPELLED) => Self::Expelled,
+            Some(code) => Self::Died(format!("exit status {code}")),
+            None => match status.terminating_signal() {
+                Some(SIGKILL) => Self::Killed,
+                signal => Self::Died(format!("signal {}", signal.unwrap_or_default())),
+            },
+        }
+    }
+}
+
+/// Holds the signals that a supervisor and its heir wait for. The service inherits that.
+pub(super) fn hold() -> Result<BlockedSignals, Failure> {
+    let all: Vec<i32> = ENDING.into_iter().chain([SIGCHLD, SIGUSR1, SIGUSR2]).collect();
+    BlockedSignals::hold(&all).map_err(|e| Failure::system("cannot hold signals").because(e))
+}
+
+/// A number for a new family.
+pub(super) fn number() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// Names this process for lists of processes.
+fn call_this(name: &str) {
+    if let Ok(name) = std::ffi::CString::new(name) {
+        let _ = rustix::thread::set_name(&name);
+    }
+}
+
+impl<'a> Supervisor<'a> {
+    /// Call before any thread has been started. How many services were before, and the number of their family.
+    pub(super) fn new(
+        charge: &'a dyn Charge,
+        own: BTreeSet<RawFd>,
+        signals: &'a BlockedSignals,
+        (restarts, number): (u64, u64),
+    ) -> Result<Self, Failure> {
+        let board = SupervisorState::create(restarts)?;
+        let (word, service) = daemon::word()?;
+        let (standby, asked, short_lives) = (None, false, 0);
+        let mut family =
+            Self { charge, own, signals, board, number, word, service, standby, asked, short_lives };
+        family.own.extend([family.word.number(), family.service.number()]);
+        family.own.extend(memory_group::watch());
+        find_code();
+        family.be_woken();
+        Ok(family)
+    }
+
+    fn be_woken(&self) {
+        if let Err(e) = self.word.signal_on_data(SIGUSR2) {
+            tracing::warn!("signals to the service will not unmount: {e}");
+        }
+    }
+
+    /// Keeps a service alive until it ends by itself, because there is nothing left to serve.
+    pub(super) fn keep(&mut self) -> Result<(), Failure> {
+        let kept = self.go_on();
+        // It would go on otherwise.
+        if let Some(standby) = self.standby.take() {
+            let _ = kill_process(standby, Signal::KILL);
+            let _ = waitpid(Some(standby), WaitOptions::empty());
+        }
+        kept
+    }
+
+    /// After the end: closes what the last service had open, which this process has had, too.
+    pub(super) fn let_go(&self) {
+        close_all_but(&self.own);
+    }
+
+    fn go_on(&mut self) -> Result<(), Failure> {
+        call_this(KEEPERS[0]);
+        loop {
+            let begun = Instant::now();
+            let kills = memory_group::kills();
+            let started = self.start(false);
+            // After the service, for whoever mounts waits for that one.
+            let inherited = self.standby.is_none() && self.start_standby();
+            let end = match started {
+                _ if inherited => End::Inherited,
+                Ok(service) => {
+                    if self.asked {
+                        self.take_away();
+                    }
+                    self.attend(service)
+                }
+                Err(why) => End::Died(why),
+            };
+            self.board.service_is_gone();
+            let how = match end {
+                End::Done => return Ok(()),
+                End::Failed => return Err(Failure::system("the service could not begin")),
+                End::AtOnce => {
+                    let _ = self.give_up("nobody is waited for");
+                    return Ok(());
+                }
+                _ if !self.board.has_served() && self.charge.listeners().is_none() => {
+                    return Err(Failure::system("the service process died before the mount was ready"));
+                }
+                End::Replace => {
+                    if let Some(Err(failure)) = self.charge.replace(self.standby, self.board.restarts() + 1) {
+                        tracing::error!("{failure}; going on with the old program");
+                    }
+                    String::new()
+                }
+                End::Killed | End::Inherited if self.lacks_memory(kills)? => {
+                    self.asked |= self.board.is_ending();
+                    "the service has been killed for want of memory; a new one goes on".to_owned()
+                }
+                End::Inherited => {
+                    self.asked |= self.board.is_ending();
+                    "the supervisor has died; another goes on, with another service".to_owned()
+                }
+                End::Expelled => {
+                    // However often: what it was left can be served. But a cluster that expels all who come is not asked in a loop.
+                    self.short_lives = 0;
+                    std::thread::sleep(SHORT_LIFE.saturating_sub(begun.elapsed()));
+                    "a cluster has expelled the service's client; a new service goes on".to_owned()
+                }
+                End::Killed if self.board.is_serving() => {
+                    // What it was left can be served: only lives one after the other count.
+                    self.short_lives = 0;
+                    "the service has been killed; a new one goes on".to_owned()
+                }
+                End::Killed => self.after_a_short_life(begun, "before it could go on")?,
+                End::Died(how) => self.after_a_short_life(begun, &how)?,
+            };
+            self.board.count_restart();
+            if !how.is_empty() {
+                tracing::error!("{how}");
+            }
+        }
+    }
+
+    /// Whether the kernel has killed the service, or its supervisor, because their control group has too little memory. Again and again means
+    /// that it cannot serve what it was left; an error then.
+    fn lacks_memory(&mut self, kills_before: u64) -> Result<bool, Failure> {
+        if memory_group::kills() == kills_before {
+            return Ok(false);
+        }
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic).tv_sec.unsigned_abs();
+        let starved = self.board.count_starved(now, STARVED_LIFE.as_secs());
+        if starved >= STARVED_LIVES_MAX {
+            let bytes =
+                memory_group::limit().map_or_else(String::new, |bytes| format!(" of {} KiB", bytes >> 10));
+            let why = format!(
+                "the kernel has killed the service {starved} times in a row because the memory{bytes} of its control group {} is not enough for \
+                 what is mounted there; its mounts end: give it more (vellum pool set NAME --memory SIZE) and mount again",
+                memory_group::path().display(),
+            );
+            tracing::error!("{why}");
+            self.give_up(&why)?;
+        }
+        std::thread::sleep(PAUSE);
+        Ok(true)
+    }
+
+    fn after_a_short_life(&mut self, begun: Instant, how: &str) -> Result<String, Failure> {
+        let short = begun.elapsed() < SHORT_LIFE;
+        self.short_lives = if short { self.short_lives + 1 } else { 0 };
+        if self.short_lives >= SHORT_LIVES_MAX {
+            self.give_up("the service dies as soon as it is started; its mounts end")?;
+        }
+        // At once the first time.
+        std::thread::sleep(PAUSE * self.short_lives.saturating_sub(1));
+        Ok(format!("the service has died ({how}); a new one goes on"))
+    }
+
+    /// Nobody will serve any more: has the kernel know, before the last descriptors are closed.
+    fn give_up(&mut self, why: &str) -> Result<(), Failure> {
+        if let Ok(last) = self.start(true) {
+            let _ = waitpid(Some(last), WaitOptions::empty());
+        }
+        Err(Failure::system(why))
+    }
+
+    /// Sees to it that there is an heir. True in the heir itself, when the supervisor has died.
+    fn start_standby(&mut self) -> bool {
+        let mut inherited = false;
+        while self.standby.is_none() {
+            let supervisor = getpid();
+            match fork_with_descriptors() {
+                Ok(Fork::Parent(standby)) => self.standby = Some(standby),
+                Ok(Fork::Child) => {
+                    call_this(KEEPERS[1]);
+                    self.sleep_until_death_of(supervisor);
+                    call_this(KEEPERS[0]);
+                    self.be_woken();
+                    inherited = true;
+                }
+                Err(e) => {
+                    tracing::warn!("the supervisor has no heir: {e}");
+                    break;
+                }
+            }
+        }
+        inherited
+    }
+
+    /// What the heir does.
+    fn sleep_until_death_of(&self, supervisor: Pid) {
+        if let Err(e) = set_parent_process_death_signal(Some(Signal::USR1)) {
+            tracing::error!("the heir will not hear of its supervisor's death: {e}");
+        }
+        drop_code();
+        // Signals that are for the supervisor come here too, where somebody means the whole group.
+        while getppid() == Some(supervisor) {
+            let _ = self.signals.wait();
+        }
+        // The service dies with its supervisor; but as long as it has not, it may answer what the next one answers, too.
+        let Some(service) = self.board.service() else { return };
+        let Ok(service) = pidfd_open(service, PidfdFlags::empty()) else { return };
+        while poll(&mut [PollFd::new(&service, PollFlags::IN)], None).is_err() {}
+    }
+
+    /// Starts a service; with `over`, one that only ends what nobody can serve.
+    fn start(&self, over: bool) -> Result<Pid, String> {
+        let supervisor = getpid();
+        match fork_with_descriptors() {
+            Ok(Fork::Parent(service)) => Ok(service),
+            Ok(Fork::Child) => {
+                call_this("vellum");
+                self.board.begin_service();
+                let dies_too = set_parent_process_death_signal(Some(Signal::KILL));
+                if dies_too.is_err() || getppid() != Some(supervisor) {
+                    std::process::exit(1);
+                }
+                vellum_sys::end_process(self.serve(supervisor, over));
+            }
+            Err(e) => Err(format!("it cannot be started: {e}")),
+        }
+    }
+
+    /// What the service does; its exit status. Nothing of the supervisor's is dropped here, for that would close it there as well.
+    fn serve(&self, supervisor: Pid, over: bool) -> i32 {
+        let ended = |failure: Failure| {
+            tracing::error!("the service ends: {failure}");
+            1
         };
-        Some(replaced())
+        // Before anything is opened: what a predecessor had open is what is open.
+        let heritage = if over || self.board.has_served() || self.charge.listeners().is_some() {
+            match InheritedFds::all_but(&self.own) {
+                Some(inherited) => Some(inherited),
+                None => return ended(Failure::system("cannot see what is open; is /proc mounted?")),
+            }
+        } else {
+            None
+        };
+        let is_first = heritage.is_none();
+        // Somebody waits for the first one to begin.
+        let failed = |failure: Failure| {
+            if !is_first {
+                return ended(failure);
+            }
+            self.service.failed(&failure);
+            FAILED
+        };
+        ceph::be_one_of(self.number, self.board.restarts());
+        ceph::end_when_expelled();
+        let plan = match self.charge.plan() {
+            Ok(plan) => plan,
+            Err(failure) => return failed(failure),
+        };
+        if plan.cache {
+            memory_group::open();
+        }
+        let begin = match heritage.map(ServiceStart::Heritage).map_or_else(|| self.charge.first(), Ok) {
+            Ok(begin) => begin,
+            Err(failure) => return failed(failure),
+        };
+        // Before the first thread is started: each has the privileges of the one that started it.
+        let processors = online_processors();
+        // Nor can this be read.
+        boot_id::run();
+        settle_memory(processors.unwrap_or(1));
+        // Nothing can be mounted afterwards.
+        let room = self.charge.listeners().and_then(|_| Room::create());
+        let confined = sandbox::enter(&plan);
+        let reaches_ceph = plan.ceph.is_some();
+        drop(plan);
+        let orders = Orders {
+            listeners: self.charge.listeners(),
+            pending: self.charge.pending(),
+            program: self.charge.program(),
+            stay: self.charge.stays(),
+            supervisor,
+            user_namespace: user_namespace(),
+            confined: confined.parts.clone(),
+            processors,
+            reaches_ceph,
+            signals: self.signals,
+            room,
+            board: self.board,
+            word: &self.service,
+        };
+        // In a thread that the C library knows: see `fork_with_descriptors`.
+        let served = std::thread::scope(|scope| {
+            let service = std::thread::Builder::new().name("vellum-service".into());
+            let work = || match begin {
+                ServiceStart::Heritage(inherited) if over => {
+                    abort::end_all(inherited);
+                    Ok(())
+                }
+                begin => pool_service::serve(&orders, begin),
+            };
+            service.spawn_scoped(scope, work).map(std::thread::ScopedJoinHandle::join)
+        });
+        ceph::leave();
+        match served {
+            Ok(Ok(Ok(()))) => 0,
+            Ok(Ok(Err(failure))) if !self.board.has_served() => failed(failure),
+            Ok(Ok(Err(failure))) => ended(failure),
+            Ok(Err(_)) => ended(Failure::system("panic")),
+            Err(e) => ended(Failure::system("cannot start a thread").because(e)),
+        }
     }
 
-    fn mountpoints(&self) -> Vec<PathBuf> {
-        mountpoint::held_by("self")
+    /// Waits until the service has ended.
+    fn attend(&mut self, service: Pid) -> End {
+        let mut replace = false;
+        loop {
+            drop_code();
+            match self.signals.wait() {
+                Ok(SIGHUP) if self.charge.listeners().is_some() => match self.charge.is_replaceable() {
+                    Some(Err(failure)) => tracing::error!("{failure}; going on with the old program"),
+                    _ => {
+                        replace = true;
+                        let _ = kill_process(service, Signal::KILL);
+                    }
+                },
+                Ok(signal) if ENDING.contains(&signal) => {
+                    if self.asked {
+                        let _ = kill_process(service, Signal::KILL);
+                        let _ = waitpid(Some(service), WaitOptions::empty());
+                        return End::AtOnce;
+                    }
+                    self.board.end();
+                }
+                Ok(SIGUSR2) if self.board.has_served() => self.word.drain(),
+                _ => {}
+            }
+            if self.board.is_ending() && !self.asked {
+                self.asked = true;
+                self.take_away();
+            }
+            let mut end = None;
+            while let Ok(Some((process, status))) = wait(WaitOptions::NOHANG) {
+                if process == service {
+                    end = Some(if replace { End::Replace } else { End::from_status(status) });
+                } else if Some(process) == self.standby {
+                    self.standby = None;
+                }
+            }
+            if let Some(end) = end {
+                return end;
+            }
+            if self.standby.is_none() && self.start_standby() {
+                return End::Inherited;
+            }
+        }
+    }
+
+    /// Takes the mounts away; who uses them is served until they leave. In a process of its own: it waits for the service, which may
+    /// die meanwhile.
+    fn take_away(&self) {
+        match fork() {
+            Ok(Fork::Parent(_)) => {}
+            Ok(Fork::Child) => {
+                let points = self.charge.mountpoints();
+                // It must not be one more that keeps layers open.
+                close_all_but(&self.own);
+                for point in points {
+                    // From the tree now, if it cannot be at once for good.
+                    let unmount = |lazy| vellum_fuse::unmount(&point, lazy);
+                    if let Err(e) = unmount(false).or_else(|_| unmount(true)) {
+                        tracing::warn!("cannot unmount: {e}");
+                    }
+                }
+                std::process::exit(0);
+            }
+            Err(e) => tracing::warn!("cannot unmount: {e}"),
+        }
     }
 }

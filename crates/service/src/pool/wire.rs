@@ -83,7 +83,7 @@ impl MountRequest {
 }
 
 /// What the first service of a mount of its own is given, without a socket.
-pub(super) struct Gift {
+pub(super) struct FirstMount {
     pub(super) request: MountRequest,
     /// In the order of a [`MountRequest`].
     pub(super) descriptors: Vec<OwnedFd>,
@@ -119,7 +119,7 @@ pub(super) enum Reply {
 }
 
 impl Reply {
-    pub(super) fn of(outcome: Result<(), Failure>) -> Self {
+    pub(super) fn from_result(outcome: Result<(), Failure>) -> Self {
         match outcome {
             Ok(()) => Self::Done,
             Err(failure) => Self::Failed(failure),

@@ -25,12 +25,12 @@ pub enum Side {
     /// The one that was called: the child's outcome.
     Parent(Result<(), Failure>),
     /// The child, which goes on.
-    Child(Pending),
+    Child(StartupReport),
 }
 
 /// A process whose parent waits for a word. Dropped without one, the parent reports that the service died.
 #[derive(Debug)]
-pub struct Pending(OwnedFd);
+pub struct StartupReport(OwnedFd);
 
 /// Starts a child in a session of its own, and in the parent waits until it is ready or has failed. Call before any
 /// thread has been started.
@@ -45,20 +45,20 @@ pub fn detach() -> Result<Side, Failure> {
         Fork::Child => {
             drop(mine);
             rustix::process::setsid().map_err(failed)?;
-            Ok(Side::Child(Pending(childs)))
+            Ok(Side::Child(StartupReport(childs)))
         }
     }
 }
 
-/// The other end of a [`Pending`].
+/// The other end of a [`StartupReport`].
 #[derive(Debug)]
 pub(crate) struct Word(OwnedFd);
 
 /// For a child that has the same descriptors: the word must have been said when it is asked for.
-pub(crate) fn word() -> Result<(Word, Pending), Failure> {
+pub(crate) fn word() -> Result<(Word, StartupReport), Failure> {
     let failed = |e: Errno| Failure::system("cannot start the service process").because(e);
     let (mine, childs) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(failed)?;
-    Ok((Word(mine), Pending(childs)))
+    Ok((Word(mine), StartupReport(childs)))
 }
 
 /// Closes what the caller had open but the standard descriptors: a pipe of its would never end, a filesystem could not be unmounted.
@@ -112,7 +112,7 @@ impl Word {
     }
 }
 
-impl Pending {
+impl StartupReport {
     /// The mount is ready: leaves the caller's directory and terminal, and lets the parent return.
     pub fn ready(&self) -> Result<(), Failure> {
         let failed = |e: Errno| Failure::system("cannot leave the terminal").because(e);

@@ -39,16 +39,16 @@ pub(crate) fn own() -> &'static Groups {
 
 /// The limits of the groups of this process, and how often the kernel has killed somebody for want of memory in its own. Open for as long
 /// as the process and those that come from it live.
-static WATCHED: OnceLock<Watched> = OnceLock::new();
+static WATCHED: OnceLock<LimitWatch> = OnceLock::new();
 
 #[derive(Debug, Default)]
-struct Watched {
+struct LimitWatch {
     limits: Vec<File>,
     kills: Option<File>,
     path: PathBuf,
 }
 
-impl Watched {
+impl LimitWatch {
     fn here() -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let Some((version, top, path)) = find(&read("/proc/self/cgroup"), &read("/proc/self/mounts")) else {
@@ -77,7 +77,7 @@ impl Watched {
 
 /// Opens what says how much memory there is; the numbers of the descriptors, which are to stay open.
 pub(crate) fn watch() -> Vec<RawFd> {
-    let watched = WATCHED.get_or_init(Watched::here);
+    let watched = WATCHED.get_or_init(LimitWatch::here);
     watched.limits.iter().chain(&watched.kills).map(AsRawFd::as_raw_fd).collect()
 }
 
@@ -327,7 +327,7 @@ mod tests {
     fn who_was_killed_in_the_group_itself_is_counted() {
         let dir = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
-        let kills = |version| kills_in(&Watched::kills_of(version, dir.path())?);
+        let kills = |version| kills_in(&LimitWatch::kills_of(version, dir.path())?);
         assert_eq!((kills(Version::One), kills(Version::Two)), (None, None));
         write("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n");
         write("memory.events", "low 0\noom 9\noom_kill 8\noom_group_kill 1\n");

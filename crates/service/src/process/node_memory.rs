@@ -10,7 +10,7 @@ use crate::process::memory_group;
 use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
-use vellum_union::{NodeLimit, Rung, Union};
+use vellum_union::{LimitEvent, NodeLimit, Union};
 use vellum_vfs::Errno;
 
 type Tree = Instance<Union>;
@@ -121,13 +121,13 @@ fn serve() {
     loop {
         let waits = forgotten.is_some() || limit().is_short();
         let rung = limit().wait(waits.then_some(QUIET).or((!has_begun).then_some(BEGINNING)));
-        if rung == Rung::Crowded {
+        if rung == LimitEvent::Crowded {
             pruner.relieve(&trees());
         }
-        if rung == Rung::Forgotten {
+        if rung == LimitEvent::Forgotten {
             forgotten.get_or_insert_with(Instant::now);
         }
-        if rung == Rung::Nothing {
+        if rung == LimitEvent::Nothing {
             limit().set_short(false);
             // What it took to begin is not needed any more.
             if !std::mem::replace(&mut has_begun, true) {
@@ -135,7 +135,7 @@ fn serve() {
                 vellum_sys::trim_memory();
             }
         }
-        if forgotten.is_some_and(|since| rung == Rung::Nothing || since.elapsed() > LATEST) {
+        if forgotten.is_some_and(|since| rung == LimitEvent::Nothing || since.elapsed() > LATEST) {
             forgotten = None;
             each(&trees()).for_each(|tree| tree.inner().trim());
             vellum_sys::trim_memory();

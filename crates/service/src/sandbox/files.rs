@@ -49,10 +49,10 @@ const CEPH: [&str; 6] = [
 ];
 
 /// A rule belongs to an inode, and those of a process in /proc come and go unless somebody holds them.
-pub(super) type Kept = PathFd;
+pub(super) type RuleFds = PathFd;
 
 /// Gives up all files, ports, and processes that `plan` does not need; says how far the kernel can.
-pub(super) fn restrict(plan: &Plan) -> Result<(String, Option<Kept>), String> {
+pub(super) fn restrict(plan: &Plan) -> Result<(String, Option<RuleFds>), String> {
     let mut rules = Ruleset::default().set_compatibility(CompatLevel::BestEffort);
     if plan.roots().is_some() {
         // The first version refuses to move a file to another directory, whatever the rules.
@@ -97,7 +97,7 @@ fn allow(
     created: RulesetCreated,
     roots: &Roots,
     plan: &Plan,
-    own: Option<&Kept>,
+    own: Option<&RuleFds>,
 ) -> Result<RulesetCreated, RulesetError> {
     let mut read = AccessFs::ReadFile | AccessFs::ReadDir;
     if plan.passthrough {

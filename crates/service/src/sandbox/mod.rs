@@ -21,13 +21,13 @@ use std::collections::BTreeMap;
 
 /// What is in force. To be kept as long as the process serves.
 #[derive(Debug, Default)]
-pub struct Entered {
+pub struct ActiveSandbox {
     /// By the name of the part, what it allows or why it is missing.
     pub parts: BTreeMap<String, String>,
-    _kept: Option<files::Kept>,
+    _kept: Option<files::RuleFds>,
 }
 
-impl Entered {
+impl ActiveSandbox {
     fn say(&mut self, part: &str, what: Result<String, String>) {
         let what = what.unwrap_or_else(|why| {
             tracing::info!("sandbox without {part}: {why}");
@@ -40,8 +40,8 @@ impl Entered {
 /// Gives up what `plan` does not need. Call while the process has one thread; with more, nothing is given up, for the others would
 /// keep it.
 #[must_use]
-pub fn enter(plan: &Plan) -> Entered {
-    let mut entered = Entered::default();
+pub fn enter(plan: &Plan) -> ActiveSandbox {
+    let mut entered = ActiveSandbox::default();
     entered.parts.insert("mode".into(), plan.mode.name().into());
     if plan.mode == Mode::Off {
         return entered;

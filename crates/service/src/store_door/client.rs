@@ -1,6 +1,6 @@
 //! A command's end of a store's door.
 
-use super::place;
+use super::socket_path;
 use super::wire::{self, Op, PART_MAX};
 use parking_lot::Mutex;
 use rustix::net::SendFlags;
@@ -23,7 +23,7 @@ struct Inside {
 
 /// What has become of a knock.
 #[derive(Debug)]
-pub enum Knock {
+pub enum ConnectOutcome {
     /// The store can be used.
     In(Door),
     /// There is no door, or nobody behind it.
@@ -38,18 +38,18 @@ const GONE: &str = "the service of the mount that has the store open has ended";
 impl Door {
     /// Goes to the service that has the store on a device open. `changes`: to change its checkpoints, which one at a time can.
     #[must_use]
-    pub fn knock(device: &Path, changes: bool) -> Knock {
-        place::find(device).map_or(Knock::Nobody, |door| Self::knock_at(&door, changes))
+    pub fn knock(device: &Path, changes: bool) -> ConnectOutcome {
+        socket_path::find(device).map_or(ConnectOutcome::Nobody, |door| Self::knock_at(&door, changes))
     }
 
     /// As [`Self::knock`], at a door that was found.
-    pub(super) fn knock_at(door: &Path, changes: bool) -> Knock {
-        let Ok(stream) = UnixStream::connect(door) else { return Knock::Nobody };
+    pub(super) fn knock_at(door: &Path, changes: bool) -> ConnectOutcome {
+        let Ok(stream) = UnixStream::connect(door) else { return ConnectOutcome::Nobody };
         let door = Self(Arc::new(Mutex::new(Inside { stream, is_lost: false })));
         match door.ask(Op::Hello, b"", (0, changes.into()), &mut []) {
-            Ok(_) => Knock::In(door),
-            Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => Knock::Nobody,
-            Err(e) => Knock::No(e),
+            Ok(_) => ConnectOutcome::In(door),
+            Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => ConnectOutcome::Nobody,
+            Err(e) => ConnectOutcome::No(e),
         }
     }
 
@@ -96,7 +96,7 @@ impl Door {
     }
 
     /// Makes everything durable, and empties the zones of what was removed.
-    pub fn settle(&self) -> io::Result<()> {
+    pub fn sync(&self) -> io::Result<()> {
         self.ask(Op::Settle, b"", (0, 0), &mut []).map(drop)
     }
 

@@ -4,19 +4,19 @@
 //! locked connects to a socket of that service and asks for what it would otherwise do itself. The socket is made by whoever mounts, with
 //! the right to the device, and handed over like the device: the service itself can make none.
 //!
-//! `place`: where the socket is; `wire`: what is said; `desk`: who may do what at the same time; `serve` and `client`: the two ends.
+//! `socket_path`: where the socket is; `wire`: what is said; `access_lock`: who may do what at the same time; `server` and `client`: the two ends.
 
+mod access_lock;
 mod client;
-mod desk;
-mod place;
-mod serve;
+mod server;
+mod socket_path;
 #[cfg(test)]
 mod tests;
 mod wire;
 
-pub use client::{Door, Knock};
-pub use place::DeviceId;
-pub(crate) use serve::{is_used, open, wait_until_left};
+pub use client::{ConnectOutcome, Door};
+pub(crate) use server::{is_used, open, wait_until_left};
+pub use socket_path::DeviceId;
 pub use wire::{PART_MAX, PREFIX, parse_hostile};
 
 use crate::pool::bind_at;
@@ -24,18 +24,18 @@ use std::os::fd::{AsFd, OwnedFd};
 
 /// Takes the doors away that services have left that have ended.
 pub(crate) fn sweep() {
-    let dir = place::directory();
-    if let Ok(Some(_alone)) = place::alone(dir.as_deref()) {
-        place::sweep(dir.as_deref());
+    let dir = socket_path::directory();
+    if let Ok(Some(_alone)) = socket_path::alone(dir.as_deref()) {
+        socket_path::sweep(dir.as_deref());
     }
 }
 
 /// Makes the door of a device's store, as whoever mounts, with the right to the device. None: there is none, and commands find the device in use.
 pub(crate) fn listen(device: &impl AsFd) -> Option<OwnedFd> {
-    let listener = place::make(device).and_then(|path| {
+    let listener = socket_path::make(device).and_then(|path| {
         // Nobody takes it for one that was left, and no other one is left.
-        let _alone = place::alone(path.parent())?;
-        place::sweep(path.parent());
+        let _alone = socket_path::alone(path.parent())?;
+        socket_path::sweep(path.parent());
         bind_at(&path, 0o600)
     });
     match listener {

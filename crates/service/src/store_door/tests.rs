@@ -1,7 +1,7 @@
 //! Both ends of a door, over a socket.
 
-use super::client::{Door, Knock};
-use super::serve::{open, wait_until_left};
+use super::client::{ConnectOutcome, Door};
+use super::server::{open, wait_until_left};
 use super::wire::PART_MAX;
 use crate::pool::bind_at;
 use parking_lot::{Mutex, MutexGuard};
@@ -51,7 +51,7 @@ impl Scene {
 
     fn door(&self, changes: bool) -> Door {
         match Door::knock_at(&self.path(), changes) {
-            Knock::In(door) => door,
+            ConnectOutcome::In(door) => door,
             other => panic!("{other:?}"),
         }
     }
@@ -67,7 +67,7 @@ fn put(door: &Door, name: &[u8], bytes: &[u8]) -> std::io::Result<()> {
     door.begin()?;
     door.write(bytes)?;
     door.commit(name)?;
-    door.settle()
+    door.sync()
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn images_come_are_read_and_go() {
     drop(reader);
     door.remove(b"checkpoint/a").unwrap();
     door.remove(b"checkpoint/b").unwrap();
-    door.settle().unwrap();
+    door.sync().unwrap();
     assert_eq!(scene.store.stats().free_zones, free);
     assert_eq!(door.entry(b"checkpoint/a").unwrap_err().kind(), ErrorKind::NotFound);
 }
@@ -125,10 +125,10 @@ fn one_changes_and_who_reads_changes_nothing() {
     let door = scene.door(true);
     put(&door, b"checkpoint/a", b"a").unwrap();
     assert!(
-        matches!(Door::knock_at(&scene.path(), true), Knock::No(why) if why.to_string().contains("another"))
+        matches!(Door::knock_at(&scene.path(), true), ConnectOutcome::No(why) if why.to_string().contains("another"))
     );
     let reader = scene.door(false);
-    for refused in [reader.remove(b"checkpoint/a"), reader.begin(), reader.settle(), reader.flush()] {
+    for refused in [reader.remove(b"checkpoint/a"), reader.begin(), reader.sync(), reader.flush()] {
         assert!(refused.is_err());
     }
     drop((door, reader));
@@ -221,7 +221,7 @@ fn a_command_that_ends_leaves_nothing() {
         |door, image| {
             door.begin().and_then(|()| door.write(image)).unwrap();
             door.flush().unwrap();
-            door.settle().unwrap();
+            door.sync().unwrap();
         },
     ];
     for (number, stage) in stages.into_iter().enumerate() {
@@ -248,7 +248,7 @@ fn a_command_that_ends_leaves_nothing() {
         stream.write_all(&said[..cut]).unwrap();
         drop(stream);
         // It is seen to be gone when the next one may change something.
-        while !matches!(Door::knock_at(&scene.path(), true), Knock::In(_)) {
+        while !matches!(Door::knock_at(&scene.path(), true), ConnectOutcome::In(_)) {
             std::thread::yield_now();
         }
         let after = scene.stats();
@@ -280,10 +280,10 @@ fn the_store_stays_open_for_a_command() {
     drop(tree);
     door.write(&[3; 2 << 20]).unwrap();
     door.commit(b"checkpoint/late").unwrap();
-    door.settle().unwrap();
+    door.sync().unwrap();
     drop(door);
     wait_until_left();
     assert_eq!(gone.strong_count(), 0);
     assert_eq!(store.get(b"checkpoint/late").unwrap(), [3; 2 << 20]);
-    assert!(matches!(Door::knock_at(&dir.path().join("door"), false), Knock::Nobody));
+    assert!(matches!(Door::knock_at(&dir.path().join("door"), false), ConnectOutcome::Nobody));
 }

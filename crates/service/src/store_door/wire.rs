@@ -219,7 +219,7 @@ pub(super) fn hear(from: &mut impl Read, into: &mut [u8]) -> io::Result<(u64, us
 }
 
 /// Text of an error, as much of it as may be sent.
-pub(super) fn said(why: &str) -> &[u8] {
+pub(super) fn encode_refusal(why: &str) -> &[u8] {
     why.as_bytes().get(..SAID_MAX).unwrap_or(why.as_bytes())
 }
 
@@ -314,7 +314,7 @@ mod tests {
         assert_eq!(&into, b"abc");
         assert!(hear(&mut &sent[..], &mut into[..2]).is_err());
         let mut sent = Vec::new();
-        answer(&mut sent, Outcome::Busy, 0, said("why")).unwrap();
+        answer(&mut sent, Outcome::Busy, 0, encode_refusal("why")).unwrap();
         let error = hear(&mut &sent[..], &mut []).unwrap_err();
         assert_eq!((error.kind(), error.to_string()), (io::ErrorKind::ResourceBusy, "why".to_owned()));
         let mut list = Vec::new();

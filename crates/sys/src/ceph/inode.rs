@@ -1,7 +1,7 @@
 //! Inodes, open files and listings of a client. Each holds its client and gives its own reference back.
 
 use super::library::{Dir, Fh, Inode, Statx};
-use super::{CephClient, Handle, SNAPSHOTS, left};
+use super::{CephClient, Handle, SNAPSHOTS, stale_dirs};
 use crate::stat::{Stat, Time};
 use crate::stat_fs::FsStat;
 use crate::sys::Result;
@@ -51,7 +51,7 @@ pub struct CephChange {
 
 /// When the cluster is given changes of an inode. The library alone keeps data and attributes that it need not send yet for some seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sending {
+pub enum WritePolicy {
     /// When the library likes to.
     Later,
     /// Before the call that makes a change returns.
@@ -64,7 +64,7 @@ pub enum Sending {
 pub struct CephInode {
     client: Arc<CephClient>,
     raw: Handle<Inode>,
-    sending: Sending,
+    sending: WritePolicy,
 }
 
 impl Drop for CephInode {
@@ -76,20 +76,20 @@ impl Drop for CephInode {
 
 impl CephInode {
     /// What a call has handed out, with a reference.
-    pub(super) fn new(client: &Arc<CephClient>, raw: *mut Inode, sending: Sending) -> Result<Self> {
+    pub(super) fn new(client: &Arc<CephClient>, raw: *mut Inode, sending: WritePolicy) -> Result<Self> {
         Ok(Self { client: Arc::clone(client), raw: Handle::new(raw)?, sending })
     }
 
     /// The inode, with another time at which its changes are sent.
     #[must_use]
-    pub const fn sent(mut self, sending: Sending) -> Self {
+    pub const fn sent(mut self, sending: WritePolicy) -> Self {
         self.sending = sending;
         self
     }
 
     /// When the cluster is given changes of it.
     #[must_use]
-    pub const fn sending(&self) -> Sending {
+    pub const fn sending(&self) -> WritePolicy {
         self.sending
     }
 
@@ -157,7 +157,7 @@ impl CephInode {
     /// Has the cluster say what its attributes are.
     fn ask_for_attributes(&self) -> Result<()> {
         // Only that it answers is of use.
-        let asked = on_inode!(self, ceph_ll_getxattr, left::ASKS.as_ptr(), ptr::null_mut(), 0);
+        let asked = on_inode!(self, ceph_ll_getxattr, stale_dirs::ASKS.as_ptr(), ptr::null_mut(), 0);
         match asked {
             Ok(_) | Err(Errno::NODATA) => Ok(()),
             Err(e) => Err(e),
@@ -188,13 +188,13 @@ impl CephInode {
         self.send()
     }
 
-    /// Changes attributes of a file; with [`Sending::AllButFiles`] the cluster is given them later.
+    /// Changes attributes of a file; with [`WritePolicy::AllButFiles`] the cluster is given them later.
     pub fn set_lazily(&self, change: &CephChange) -> Result<()> {
         self.change(change)?;
         self.send_lazily()
     }
 
-    /// As [`CephInode::set_xattr`]; with [`Sending::AllButFiles`] the cluster's answer is enough, and it may have it in memory only.
+    /// As [`CephInode::set_xattr`]; with [`WritePolicy::AllButFiles`] the cluster's answer is enough, and it may have it in memory only.
     pub fn set_xattr_lazily(&self, name: &CStr, value: &[u8], flags: c_int) -> Result<()> {
         self.change_xattr(name, Some(value), flags)?;
         self.send_lazily()
@@ -217,7 +217,7 @@ impl CephInode {
     }
 
     fn send_lazily(&self) -> Result<()> {
-        if self.sending == Sending::AtOnce { self.sync() } else { Ok(()) }
+        if self.sending == WritePolicy::AtOnce { self.sync() } else { Ok(()) }
     }
 
     fn change(&self, change: &CephChange) -> Result<()> {
@@ -253,7 +253,7 @@ impl CephInode {
 
     /// Gives the cluster what the client keeps of changes, where that is not to be left to later.
     fn send(&self) -> Result<()> {
-        if self.sending == Sending::Later { Ok(()) } else { self.sync() }
+        if self.sending == WritePolicy::Later { Ok(()) } else { self.sync() }
     }
 
     /// Reads an extended attribute; an empty buffer asks for its length. ERANGE, ENODATA.
@@ -465,7 +465,7 @@ impl CephFile {
 
     /// As an inode's.
     fn send(&self) -> Result<()> {
-        if self.inode.sending == Sending::AtOnce { self.sync(false) } else { Ok(()) }
+        if self.inode.sending == WritePolicy::AtOnce { self.sync(false) } else { Ok(()) }
     }
 
     /// Takes the only lock of the whole file, for `owner`, which no other lock of this process has; it goes with the file's end, and with the client's session.

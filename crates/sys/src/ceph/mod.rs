@@ -4,11 +4,11 @@
 //! checked above. A client has one lock for all its calls, which is the library's own.
 
 mod inode;
-mod left;
 mod library;
 mod setup;
+mod stale_dirs;
 
-pub use inode::{CephChange, CephFile, CephInode, CephListing, Sending};
+pub use inode::{CephChange, CephFile, CephInode, CephListing, WritePolicy};
 pub use setup::{CephAccess, CephLineage, CephRefusal, CephSetup, CephTrouble, load};
 
 use crate::stat_fs::FsStat;
@@ -79,7 +79,7 @@ pub struct CephClient {
     /// The cluster has expelled it.
     expelled: AtomicBool,
     /// Directories that names were moved out of.
-    left: left::Left,
+    left: stale_dirs::StaleDirs,
 }
 
 /// Clients that are connected, or about to say goodbye.
@@ -107,7 +107,7 @@ impl CephClient {
     /// Connects to a cluster and mounts its filesystem; each step of that is done or refused within 8 s. To be called in the process
     /// that will use it, after the last fork: threads are started.
     pub fn connect(access: CephAccess<'_>) -> std::result::Result<Arc<Self>, CephRefusal> {
-        CephSetup::of(access)?.connect(None)
+        CephSetup::read(access)?.connect(None)
     }
 
     fn create(library: &'static Library, id: Option<&CStr>) -> Result<Self> {
@@ -119,7 +119,7 @@ impl CephClient {
         // SAFETY: no groups, so no array.
         let identity = unsafe { (library.ceph_userperm_new)(0, 0, 0, ptr::null_mut()) };
         let (identity, expelled, left) =
-            (Handle::new(identity)?, AtomicBool::new(false), left::Left::default());
+            (Handle::new(identity)?, AtomicBool::new(false), stale_dirs::StaleDirs::default());
         Ok(Self {
             library,
             mount,
@@ -197,7 +197,7 @@ impl CephClient {
         let mut found = ptr::null_mut();
         // SAFETY: the client is mounted; the inode is written to a place of ours, with a reference.
         self.outcome(unsafe { (self.library.ceph_ll_lookup_root)(self.mount.raw(), &raw mut found) })?;
-        CephInode::new(self, found, Sending::Later)
+        CephInode::new(self, found, WritePolicy::Later)
     }
 
     /// The inode of a number, whatever directory it is in. ENOENT, ESTALE.
@@ -206,7 +206,7 @@ impl CephClient {
         let which = Vino { ino, snapshot: Vino::NOW };
         // SAFETY: the client is mounted; the inode is written to a place of ours, with a reference.
         self.outcome(unsafe { (self.library.ceph_ll_lookup_vino)(self.mount.raw(), which, &raw mut found) })?;
-        CephInode::new(self, found, Sending::Later)
+        CephInode::new(self, found, WritePolicy::Later)
     }
 
     /// Space and inodes.

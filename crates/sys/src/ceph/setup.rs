@@ -120,7 +120,7 @@ pub struct CephSetup {
 
 impl CephSetup {
     /// Reads the configuration.
-    pub fn of(access: CephAccess<'_>) -> Result<Self, CephRefusal> {
+    pub fn read(access: CephAccess<'_>) -> Result<Self, CephRefusal> {
         let named = named(access);
         let refuse = |why: String| refusal(&named, &why, CephTrouble::Configuration);
         let client = CephClient::create(library()?, access.id).map_err(|e| refuse(e.to_string()))?;

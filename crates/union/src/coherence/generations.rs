@@ -49,7 +49,7 @@ pub struct Mappable {
 
 /// What is noted with each file.
 #[derive(Debug, Default)]
-pub(crate) struct Watched {
+pub(crate) struct FileGeneration {
     /// Changes under way that may make the file shorter.
     pub(super) truncating: AtomicU32,
     /// Id of the node through which clients have mapped it; 0: none has.
@@ -86,7 +86,7 @@ impl Generations {
         self.words.word(index).ok_or(Error::new(Errno::INVAL, "the generations are too few"))
     }
 
-    pub(super) fn of(&self, id: NodeId) -> Option<&Word> {
+    pub(super) fn word_of_node(&self, id: NodeId) -> Option<&Word> {
         turn();
         let (slot, _) = slot_of(id);
         (slot < MAX_CHUNKS * CHUNK).then(|| self.words.word(HEADER + slot)).flatten()
@@ -94,7 +94,7 @@ impl Generations {
 
     /// Whoever has mapped the file of a node must not believe his mapping any more.
     pub(crate) fn advance(&self, id: NodeId) {
-        if let Some(word) = self.of(id) {
+        if let Some(word) = self.word_of_node(id) {
             word.fetch_add(1, SeqCst);
         }
     }
@@ -102,7 +102,7 @@ impl Generations {
     /// A node has gone, or what was told of it: nothing of that holds for the next one in its slot, whatever that adds. Slots that
     /// nobody asked about cost no memory.
     pub(crate) fn leave(&self, id: NodeId) {
-        if let Some(word) = self.of(id)
+        if let Some(word) = self.word_of_node(id)
             && word.load(Relaxed) != 0
         {
             word.fetch_add(LEFT, SeqCst);
@@ -130,12 +130,12 @@ mod tests {
         let one = Generations::create().unwrap();
         let (id, node) = (one.id(), NodeId(7 << 32 | 70_000));
         one.leave(node);
-        assert_eq!(one.of(node).unwrap().load(SeqCst), 0);
+        assert_eq!(one.word_of_node(node).unwrap().load(SeqCst), 0);
         one.advance(node);
         one.leave(node);
         let other = Generations::open(one.as_fd().try_clone_to_owned().unwrap()).unwrap();
         drop(one);
-        assert_eq!(other.of(node).unwrap().load(SeqCst), LEFT + 1);
+        assert_eq!(other.word_of_node(node).unwrap().load(SeqCst), LEFT + 1);
         assert_eq!(other.id(), id);
         assert_ne!(id, Generations::create().unwrap().id());
     }

@@ -1,10 +1,10 @@
 //! What the kernel may believe of a directory, and what must have reached it before programs change the directory's names past it.
 
-use crate::coherence::negative::NegativeDentries;
+use crate::coherence::negative_dentries::NegativeDentries;
 use crate::sync::Mutex;
 use crate::sync::{AtomicBool, AtomicU64};
 use std::sync::atomic::Ordering::SeqCst;
-use vellum_vfs::UnderWay;
+use vellum_vfs::ActiveOperations;
 
 /// What the kernel may believe of a directory.
 pub(crate) struct DirLease {
@@ -25,7 +25,7 @@ pub(crate) struct DirLease {
 /// Answers that had not arrived, and how many lists of names had been told then.
 struct Waits {
     /// None: they have arrived since.
-    answers: Option<Box<dyn UnderWay>>,
+    answers: Option<Box<dyn ActiveOperations>>,
     names: u64,
 }
 
@@ -49,7 +49,7 @@ impl DirLease {
     }
 
     /// The kernel is being told a list of names.
-    pub(crate) fn tells_names(&self) {
+    pub(crate) fn note_names_sent(&self) {
         self.names.fetch_add(1, SeqCst);
     }
 
@@ -61,7 +61,7 @@ impl DirLease {
 
     /// Whether no answer is on its way, of those `under_way`, that a change of the directory's names would make wrong for ever. The caller holds the
     /// directory's `ops` exclusively: what begins later sees that it is shared.
-    pub(crate) fn is_settled(&self, under_way: impl FnOnce() -> Box<dyn UnderWay>, now: u64) -> bool {
+    pub(crate) fn is_settled(&self, under_way: impl FnOnce() -> Box<dyn ActiveOperations>, now: u64) -> bool {
         let names = self.names.load(SeqCst);
         if self.shared.load(SeqCst) != now {
             self.shared.store(now, SeqCst);
@@ -87,7 +87,7 @@ mod tests {
     #[derive(Clone)]
     struct Slow(Arc<AtomicBool>);
 
-    impl UnderWay for Slow {
+    impl ActiveOperations for Slow {
         fn is_over(&self) -> bool {
             !self.0.load(SeqCst)
         }
@@ -96,23 +96,23 @@ mod tests {
     #[test]
     fn answers_that_are_on_their_way_are_waited_for() {
         let kernel = Slow(Arc::new(AtomicBool::new(true)));
-        let now = || Box::new(kernel.clone()) as Box<dyn UnderWay>;
+        let now = || Box::new(kernel.clone()) as Box<dyn ActiveOperations>;
         let lease = DirLease::everything();
         lease.nothing();
         assert!(lease.is_settled(now, 1), "nothing was told");
-        lease.tells_names();
+        lease.note_names_sent();
         assert!(!lease.is_settled(now, 1) && !lease.is_settled(now, 1), "a list is on its way");
         kernel.0.store(false, SeqCst);
         assert!(lease.is_settled(now, 1), "it has arrived");
         kernel.0.store(true, SeqCst);
-        lease.tells_names();
+        lease.note_names_sent();
         assert!(!lease.is_settled(now, 1), "another one");
         kernel.0.store(false, SeqCst);
         assert!(lease.is_settled(now, 1) && lease.is_settled(|| panic!("asked again"), 1), "once");
         assert!(lease.take_back_names() && !lease.take_back_names());
         kernel.0.store(true, SeqCst);
         assert!(lease.is_settled(now, 1), "it was taken back");
-        lease.tells_names();
+        lease.note_names_sent();
         assert!(!lease.is_settled(now, 1), "the first one after that");
     }
 }

@@ -1,7 +1,7 @@
 //! What readers of mappings are told, and that a file is about to become shorter.
 
 use crate::coherence::Coherence;
-use crate::coherence::generations::{Mappable, Watched};
+use crate::coherence::generations::{FileGeneration, Mappable};
 use crate::nodes::Nodes;
 use crate::nodes::ids::slot_of;
 use crate::nodes::node::{File, Node};
@@ -11,9 +11,9 @@ use vellum_vfs::{Errno, Error, FileKind, NodeId, Result};
 
 /// A change that may make a file shorter; it is under way until this is dropped.
 #[must_use]
-pub(crate) struct Truncating<'a>(&'a Watched);
+pub(crate) struct TruncateGuard<'a>(&'a FileGeneration);
 
-impl Drop for Truncating<'_> {
+impl Drop for TruncateGuard<'_> {
     fn drop(&mut self) {
         self.0.truncating.fetch_sub(1, SeqCst);
     }
@@ -21,12 +21,12 @@ impl Drop for Truncating<'_> {
 
 impl Coherence {
     /// To be called before anything that may make a file shorter.
-    pub(crate) fn truncates<'a>(&self, node: &Node, file: &'a File) -> Option<Truncating<'a>> {
+    pub(crate) fn truncates<'a>(&self, node: &Node, file: &'a File) -> Option<TruncateGuard<'a>> {
         let generations = self.generations.as_deref()?;
         // First that it is under way, then the words: who asks in between is told nothing, and who has asked before sees his word
         // change. `mappable` does it the other way round.
         file.watched.truncating.fetch_add(1, SeqCst);
-        let under_way = Truncating(&file.watched);
+        let under_way = TruncateGuard(&file.watched);
         generations.advance(node.id);
         let through = NodeId(file.watched.through.load(SeqCst));
         if through.0 != 0 && through != node.id {
@@ -50,7 +50,7 @@ impl Core {
         {
             return Ok(None);
         }
-        let Some(word) = generations.of(id) else { return Ok(None) };
+        let Some(word) = generations.word_of_node(id) else { return Ok(None) };
         let _ = word.compare_exchange(0, 1, SeqCst, SeqCst);
         let generation = word.load(SeqCst);
         // After the word: a swap sets the mark first, then changes the word.

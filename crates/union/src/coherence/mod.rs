@@ -5,41 +5,41 @@
 //!
 //! | what | the kernel | mappings | writers (clients with the file itself) | recalled by |
 //! | --- | --- | --- | --- | --- |
-//! | a file's attributes | until told; for no time while somebody writes past it ([`no_writers`]), for 20 ms where it may be mapped to write ([`mapped`]) | - | change them unseen: a filter says of which files that may be so ([`writers`]) | `attributes_changed`; the kernel orders answers that are under way itself |
+//! | a file's attributes | until told; for no time while somebody writes past it ([`no_writer_cache`]), for 20 ms where it may be mapped to write ([`mmap_files`]) | - | change them unseen: a filter says of which files that may be so ([`writers`]) | `attributes_changed`; the kernel orders answers that are under way itself |
 //! | a directory's attributes | until told ([`leases`]) | - | change them with names | the same, by [`names::LockedNames`] when it is dropped |
 //! | a list of names | until told ([`leases`]) | - | change it | `data_changed`, by [`names::LockedNames`]; a list that is under way is waited for, by refusing |
 //! | one name that is there | until the kernel removes it | - | make names only ([`Nodes::is_unknown_to_kernel`](crate::nodes::Nodes::is_unknown_to_kernel)) | the kernel is never contradicted |
-//! | one name that is not there | until the kernel makes it ([`negative`]) | - | do not make it | not at all: it is the kernel's to make |
+//! | one name that is not there | until the kernel makes it ([`negative_dentries`]) | - | do not make it | not at all: it is the kernel's to make |
 //! | data | one page cache in passthrough; else none of files that are handed out | the same pages | the same pages | - |
 //! | a file's length | with its attributes | while the generation stays ([`generations`]) | may cut the file: it is mapped by nobody then | [`generations`], before the file is cut |
-//! | when a file was changed (ctime) | states it itself, where it writes back ([`ctimes`]) | - | - | not at all: what it has stated is shown |
+//! | when a file was changed (ctime) | states it itself, where it writes back ([`ctime_cache`]) | - | - | not at all: what it has stated is shown |
 //!
 //! Names change in one way, [`names`]; what is found out of names that are there is noted in [`entries`].
 
-pub(crate) mod ctimes;
+pub(crate) mod attr_probe;
+mod child_nodes;
+pub(crate) mod ctime_cache;
+pub(crate) mod ctime_reports;
 pub(crate) mod entries;
 pub(crate) mod generations;
+pub(crate) mod kernel_view;
 pub(crate) mod leases;
-mod live;
-pub(crate) mod mapped;
-pub(crate) mod mapped_opens;
 pub(crate) mod mappings;
+pub(crate) mod mmap_files;
+pub(crate) mod mmap_opens;
 pub(crate) mod names;
-pub(crate) mod negative;
-pub(crate) mod no_writers;
-pub(crate) mod stated;
-pub(crate) mod told;
-pub(crate) mod unasked;
+pub(crate) mod negative_dentries;
+pub(crate) mod no_writer_cache;
 pub(crate) mod writers;
 
-use crate::coherence::ctimes::Ctimes;
+use crate::coherence::ctime_cache::CtimeCache;
 use crate::coherence::generations::Generations;
-use crate::coherence::mapped::Mapped;
+use crate::coherence::mmap_files::MmapFiles;
 use crate::coherence::writers::Handouts;
 use crate::config::{Profile, Squash};
 use crate::layers::Layers;
 use std::sync::{Arc, OnceLock};
-use vellum_vfs::{Connection, Duties, IdMap, NodeId, Refused, Result, Timestamp, Verdict};
+use vellum_vfs::{Connection, Duties, HandoutError, IdMap, NodeId, Result, Timestamp, Verdict};
 
 /// What parties were given that holds for all nodes; the rest is noted with the nodes themselves.
 pub(crate) struct Coherence {
@@ -47,16 +47,16 @@ pub(crate) struct Coherence {
     /// Files are handed out to programs.
     handouts: Option<Handouts>,
     /// Files that may be mapped past the mount; None: the kernel serves none itself.
-    mapped: Option<Mapped>,
+    mapped: Option<MmapFiles>,
     /// When files were changed; None: nobody states it.
-    ctimes: Option<Ctimes>,
+    ctime_cache: Option<CtimeCache>,
     /// What readers of mappings look at.
     generations: Option<Arc<Generations>>,
 }
 
 impl Coherence {
-    /// `kept`: a predecessor may have told anything.
-    pub(crate) fn new(layers: &Layers, kept: bool) -> Self {
+    /// `after_restart`: a predecessor may have told anything.
+    pub(crate) fn new(layers: &Layers, after_restart: bool) -> Self {
         let config = &layers.config;
         let writable = config.upper.is_some();
         let passthrough = layers.is_passthrough() && writable;
@@ -71,9 +71,9 @@ impl Coherence {
         let export = config.export.clone().filter(|_| hands_out);
         Self {
             kernel: OnceLock::new(),
-            handouts: export.map(|export| Handouts::new(export, kept)),
-            mapped: passthrough.then(|| Mapped::new(kept)),
-            ctimes: (config.profile == Profile::Cached && writable).then(Ctimes::new),
+            handouts: export.map(|export| Handouts::new(export, after_restart)),
+            mapped: passthrough.then(|| MmapFiles::new(after_restart)),
+            ctime_cache: (config.profile == Profile::Cached && writable).then(CtimeCache::new),
             generations: config.generations.clone(),
         }
     }
@@ -93,22 +93,22 @@ impl Coherence {
     }
 
     pub(crate) fn handouts(&self) -> Verdict<&Handouts> {
-        self.handouts.as_ref().ok_or(Refused::Kernel)
+        self.handouts.as_ref().ok_or(HandoutError::Kernel)
     }
 
     /// The front, if it has no pages of its own of the files that it hands to the kernel.
     pub(crate) fn front(&self) -> Verdict<&Connection> {
-        self.kernel().filter(|front| front.duties.contains(Duties::SERVES_FILES)).ok_or(Refused::Kernel)
+        self.kernel().filter(|front| front.duties.contains(Duties::SERVES_FILES)).ok_or(HandoutError::Kernel)
     }
 
     /// Whether it is remembered when the kernel says that files were changed.
     pub(crate) fn keeps_ctimes(&self) -> bool {
-        self.ctimes.is_some()
+        self.ctime_cache.is_some()
     }
 
     /// When a file was changed, if the kernel has said so: its number, and what its layer says.
     pub(crate) fn ctime(&self, ino: u64, layer: Timestamp) -> Option<Timestamp> {
-        self.ctimes.as_ref()?.of(ino, layer)
+        self.ctime_cache.as_ref()?.get(ino, layer)
     }
 
     /// Has the kernel forget a file's attributes.

@@ -5,7 +5,7 @@
 //! books of inodes, what the kernel believes. What the kernel has to hear is said when the lock has been given back.
 
 use crate::coherence::Coherence;
-use crate::nodes::node::{Body, Dir, FileState, Node, Place};
+use crate::nodes::node::{Body, Dentry, Dir, FileState, Node};
 use crate::nodes::shared_name::SharedName;
 use crate::sync::RwLockWriteGuard;
 use crate::union::Core;
@@ -17,7 +17,7 @@ use vellum_vfs::{Errno, Error, FileKind, Name, NodeId, Result};
 
 /// By whom names are changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By {
+pub(crate) enum NameChanger {
     /// The kernel: it knows what it does, and believes it.
     Kernel,
     /// A client, past the kernel: what that believes of the directory is recalled.
@@ -38,14 +38,14 @@ pub(crate) struct LockedNames<'a> {
     core: &'a Core,
     node: &'a Arc<Node>,
     dir: &'a Dir,
-    by: By,
+    by: NameChanger,
     notices: Cell<Notices>,
     ops: Option<RwLockWriteGuard<'a, ()>>,
 }
 
 /// Several directories, locked in the order of their ids.
 #[must_use]
-pub(crate) struct ManyNames<'a>(SmallVec<[LockedNames<'a>; 3]>);
+pub(crate) struct LockedDirs<'a>(SmallVec<[LockedNames<'a>; 3]>);
 
 /// Notes a change of a directory's names.
 #[must_use]
@@ -53,13 +53,13 @@ pub(crate) struct Change<'g> {
     core: &'g Core,
     node: &'g Arc<Node>,
     dir: &'g Dir,
-    by: By,
+    by: NameChanger,
     notices: &'g Cell<Notices>,
 }
 
 impl Core {
     /// Takes a directory's names. ENOTDIR: it is none.
-    pub(crate) fn lock_names<'a>(&'a self, node: &'a Arc<Node>, by: By) -> Result<LockedNames<'a>> {
+    pub(crate) fn lock_names<'a>(&'a self, node: &'a Arc<Node>, by: NameChanger) -> Result<LockedNames<'a>> {
         let dir = node.as_dir().ok_or(Errno::NOTDIR)?;
         let ops = Some(dir.entries.lock());
         Ok(LockedNames { core: self, node, dir, by, notices: Cell::default(), ops })
@@ -69,11 +69,15 @@ impl Core {
     pub(crate) fn lock_many<'a>(
         &'a self,
         nodes: impl IntoIterator<Item = &'a Arc<Node>>,
-    ) -> Result<ManyNames<'a>> {
+    ) -> Result<LockedDirs<'a>> {
         let mut sorted: SmallVec<[&'a Arc<Node>; 3]> = nodes.into_iter().collect();
         sorted.sort_unstable_by_key(|node| node.id);
         sorted.dedup_by_key(|node| node.id);
-        sorted.into_iter().map(|node| self.lock_names(node, By::Kernel)).collect::<Result<_>>().map(ManyNames)
+        sorted
+            .into_iter()
+            .map(|node| self.lock_names(node, NameChanger::Kernel))
+            .collect::<Result<_>>()
+            .map(LockedDirs)
     }
 }
 
@@ -97,9 +101,9 @@ impl Coherence {
     }
 }
 
-impl<'a> ManyNames<'a> {
+impl<'a> LockedDirs<'a> {
     /// One of the directories.
-    pub(crate) fn of(&self, node: &Arc<Node>) -> Result<&LockedNames<'a>> {
+    pub(crate) fn get(&self, node: &Arc<Node>) -> Result<&LockedNames<'a>> {
         let found = self.0.iter().find(|names| Arc::ptr_eq(names.node, node));
         found.ok_or(Error::new(Errno::IO, "a directory that was not locked"))
     }
@@ -226,21 +230,27 @@ impl Change<'_> {
     }
 
     /// A directory has come here from `from`, which something else has now, if it was an exchange.
-    pub(crate) fn moves_dir(&self, name: Name<'_>, node: &Arc<Node>, dir: &Dir, from: From<'_>) {
-        *dir.place.write() = Some(Place::new(self.node, self.shared(name)));
+    pub(crate) fn moves_dir(&self, name: Name<'_>, node: &Arc<Node>, dir: &Dir, from: MoveSource<'_>) {
+        *dir.place.write() = Some(Dentry::new(self.node, self.shared(name)));
         self.core.nodes.write_place(node, Some((self.node, name)));
         self.moves(name, node, &from);
     }
 
     /// A file has come here from `from`, which something else has now, if it was an exchange.
-    pub(crate) fn moves_file(&self, name: Name<'_>, node: &Arc<Node>, state: &mut FileState, from: From<'_>) {
+    pub(crate) fn moves_file(
+        &self,
+        name: Name<'_>,
+        node: &Arc<Node>,
+        state: &mut FileState,
+        from: MoveSource<'_>,
+    ) {
         state.names.remove(from.change.node, from.name);
         state.names.insert(self.node, name);
         self.core.nodes.write_names(node, state);
         self.moves(name, node, &from);
     }
 
-    fn moves(&self, name: Name<'_>, node: &Arc<Node>, from: &From<'_>) {
+    fn moves(&self, name: Name<'_>, node: &Arc<Node>, from: &MoveSource<'_>) {
         if !from.exchanged {
             from.change.unnames(from.name);
         }
@@ -250,14 +260,14 @@ impl Change<'_> {
     fn names(&self, name: Name<'_>, node: Option<&Arc<Node>>, ino: u64, kind: FileKind) {
         self.dir.entries.insert(name, node, ino, kind);
         match self.by {
-            By::Kernel => self.kernel_made(name),
-            By::Client => self.is_changed(),
+            NameChanger::Kernel => self.kernel_made(name),
+            NameChanger::Client => self.is_changed(),
         }
     }
 
     fn unnames(&self, name: Name<'_>) {
         self.dir.entries.remove(name);
-        if self.by == By::Client {
+        if self.by == NameChanger::Client {
             self.is_changed();
         }
     }
@@ -282,7 +292,7 @@ impl Change<'_> {
 }
 
 /// Where something was before it was moved.
-pub(crate) struct From<'g> {
+pub(crate) struct MoveSource<'g> {
     pub(crate) change: &'g Change<'g>,
     pub(crate) name: Name<'g>,
     /// Something else has come there.

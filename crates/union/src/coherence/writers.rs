@@ -1,7 +1,7 @@
 //! Which files programs may be writing to past the mount, and since when programs make names.
 
-use crate::coherence::no_writers::NoWriters;
-use crate::coherence::unasked::Unasked;
+use crate::coherence::attr_probe::AttrProbeBudget;
+use crate::coherence::no_writer_cache::NoWriterCache;
 use crate::sync::AtomicU8;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -51,24 +51,24 @@ pub(crate) struct Handouts {
     /// All of them.
     pub(crate) written: WriterFilter,
     /// Those of them that nobody writes to any more.
-    pub(crate) no_writers: NoWriters,
+    pub(crate) no_writer_cache: NoWriterCache,
     /// Those that programs may also make shorter past the mount.
     pub(crate) cut: WriterFilter,
     /// Of which of them a list of names says whether that is so.
-    pub(crate) unasked: Unasked,
+    pub(crate) attr_probe: AttrProbeBudget,
     clock: Instant,
 }
 
 impl Handouts {
-    /// `kept`: a predecessor may have handed out anything.
-    pub(crate) fn new(export: Arc<dyn Export>, kept: bool) -> Self {
-        let [written, cut] = [(); 2].map(|()| WriterFilter::new(kept));
+    /// `after_restart`: a predecessor may have handed out anything.
+    pub(crate) fn new(export: Arc<dyn Export>, after_restart: bool) -> Self {
+        let [written, cut] = [(); 2].map(|()| WriterFilter::new(after_restart));
         Self {
             export,
             written,
-            no_writers: NoWriters::new(),
+            no_writer_cache: NoWriterCache::new(),
             cut,
-            unasked: Unasked::new(),
+            attr_probe: AttrProbeBudget::new(),
             clock: Instant::now(),
         }
     }
@@ -81,7 +81,7 @@ impl Handouts {
 
     /// A file has been opened that is going to be a program's.
     pub(crate) fn hands_out(&self, ino: u64) {
-        self.no_writers.forget(ino);
+        self.no_writer_cache.forget(ino);
     }
 
     /// Seconds, from 1.

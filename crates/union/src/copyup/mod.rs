@@ -2,14 +2,14 @@
 
 pub(crate) mod copy_metadata;
 pub(crate) mod data;
-pub(crate) mod partial;
+pub(crate) mod full_copy;
+pub(crate) mod partial_file;
+pub(crate) mod pending_completion;
 pub(crate) mod privileges;
-pub(crate) mod publish;
-pub(crate) mod unfinished;
-pub(crate) mod unsynced;
-pub(crate) mod whole;
+pub(crate) mod publication;
+pub(crate) mod unsynced_metadata;
 
-use crate::copyup::unfinished::Unfinished;
+use crate::copyup::pending_completion::PendingCompletion;
 use crate::layers::marks::Space;
 use crate::layers::work::Work;
 use crate::sync::{AtomicBool, Mutex};
@@ -23,7 +23,7 @@ pub(crate) struct Upper {
     /// It may hold whiteouts in the AUFS format.
     pub(crate) aufs: bool,
     /// Partial files that were opened for writing and may be completed when there is time.
-    partials: Mutex<VecDeque<Unfinished>>,
+    partials: Mutex<VecDeque<PendingCompletion>>,
     /// Its root says which layers are below it, or cannot.
     lowers_recorded: AtomicBool,
 }

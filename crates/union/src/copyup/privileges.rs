@@ -22,16 +22,16 @@ pub(crate) struct Privileges {
 
 impl Privileges {
     /// Those of a file with these attributes in its layer.
-    pub(crate) fn of(object: &dyn Object, attr: &Attr) -> Self {
+    pub(crate) fn read(object: &dyn Object, attr: &Attr) -> Self {
         Self { capability: capability(object), ..Self::by_mode(attr) }
     }
 
-    /// As [`Privileges::of`], of a file that may be known to have no capability.
+    /// As [`Privileges::read`], of a file that may be known to have no capability.
     pub(crate) fn unless_none(object: &dyn Object, attr: &Attr, none: &NoCapability) -> Self {
         if none.is_known() {
             return Self::by_mode(attr);
         }
-        let all = Self::of(object, attr);
+        let all = Self::read(object, attr);
         if all.capability.is_none() {
             none.note();
         }

@@ -1,8 +1,8 @@
 //! How it is known which blocks of a partial file are its own, when it is opened.
 
-use super::alone::Alone;
 use super::map::{BlockMap, CHUNK_BLOCKS, ChunkBits};
-use super::recent::Recent;
+use super::sidecar_journal::SidecarJournal;
+use super::sidecar_owner::SidecarOwner;
 use crate::sync::Mutex;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -73,16 +73,16 @@ impl BlockIndex for Holes {
 
 /// A block is own when its bit in a file beside says so: for filesystems that cannot tell holes from data. A bit
 /// becomes durable after its block, never before: a crash of the machine leaves the block as it was, not empty. A crash of this process
-/// alone loses nothing ([`Recent`]).
+/// alone loses nothing ([`SidecarJournal`]).
 pub(crate) struct Sidecar {
     file: Arc<dyn BranchFile>,
-    recent: Option<Recent>,
+    recent: Option<SidecarJournal>,
     /// Chunks in which blocks have become own since the last sync.
     dirty: Mutex<BTreeSet<u64>>,
     syncing: Mutex<()>,
     /// Until it is dropped, nobody else opens the sidecar to write.
     #[expect(dead_code, reason = "it is there as long as this is")]
-    alone: Option<Arc<Alone>>,
+    alone: Option<Arc<SidecarOwner>>,
 }
 
 /// Bytes of a sidecar for one chunk.
@@ -91,7 +91,11 @@ const CHUNK_BYTES: usize = (CHUNK_BLOCKS / 8) as usize;
 impl Sidecar {
     /// `recent`: where bits are written that are not durable yet. None: nobody writes, or a crash of the process is taken for one of the
     /// machine.
-    pub(crate) fn new(file: Arc<dyn BranchFile>, recent: Option<Recent>, alone: Option<Arc<Alone>>) -> Self {
+    pub(crate) fn new(
+        file: Arc<dyn BranchFile>,
+        recent: Option<SidecarJournal>,
+        alone: Option<Arc<SidecarOwner>>,
+    ) -> Self {
         Self { file, recent, dirty: Mutex::default(), syncing: Mutex::default(), alone }
     }
 

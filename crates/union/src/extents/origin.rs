@@ -29,7 +29,7 @@ pub(crate) struct Origin {
 
 impl Origin {
     /// What there is to be recorded of `file`.
-    pub(crate) fn of(file: &dyn BranchFile) -> Result<Self> {
+    pub(crate) fn read(file: &dyn BranchFile) -> Result<Self> {
         // The attributes first: a change after that shows in them.
         let attr = file.stat()?;
         Ok(Self { sample: sample(file, attr.size)?, ..Self::known(&attr, [0; SAMPLE_LEN]) })

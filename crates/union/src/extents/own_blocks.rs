@@ -1,7 +1,7 @@
 //! The own blocks of a partial file, for whoever copies it to a filesystem that shows holes.
 
-use super::recent::Recent;
 use super::record::Record;
+use super::sidecar_journal::SidecarJournal;
 use std::sync::Arc;
 use vellum_vfs::{BranchFile, Errno, Result, Seek};
 
@@ -27,7 +27,7 @@ impl OwnBlocks {
         let mut bits: Vec<u64> = Vec::new();
         let mut buf = vec![0; PART];
         for (number, file) in sidecars.iter().enumerate() {
-            let begin = if number == 0 { 0 } else { Recent::HEADER_LEN };
+            let begin = if number == 0 { 0 } else { SidecarJournal::HEADER_LEN };
             let mut first = 0;
             // No more than there is: a record may be anybody's.
             while first < most {

@@ -8,12 +8,12 @@
 //! Locks: `shape` is held shared while blocks are read and written and exclusively while the limit changes; a block that
 //! is not the file's own is written under `busy`, so that two writers of one block do not undo each other's bytes.
 
-use super::busy::Busy;
+use super::block_locks::BlockLocks;
 use super::index::BlockIndex;
 use super::map::{BlockMap, ChunkBits};
 use super::record::Record;
-use crate::copyup::unsynced::Unsynced;
-use crate::layers::read::read_full;
+use crate::copyup::unsynced_metadata::UnsyncedMetadata;
+use crate::layers::read_file::read_full;
 use crate::sync::RwLock;
 use smallvec::{SmallVec, smallvec};
 use std::any::Any;
@@ -51,12 +51,12 @@ pub(crate) struct PartialFile {
     pub(super) index: Box<dyn BlockIndex>,
     pub(super) map: BlockMap,
     pub(super) shape: RwLock<Shape>,
-    pub(super) busy: Busy,
+    pub(super) busy: BlockLocks,
     pub(super) record: Record,
     /// Name of the attribute that holds the record.
     name: &'static CStr,
     /// Whether a sync of data is enough: the record counts as data, for without it the file reads differently.
-    pub(super) unsynced: Unsynced,
+    pub(super) unsynced: UnsyncedMetadata,
 }
 
 impl PartialFile {
@@ -79,10 +79,10 @@ impl PartialFile {
             index,
             map: BlockMap::new(),
             shape: RwLock::new(Shape { limit, recorded: record.limit }),
-            busy: Busy::default(),
+            busy: BlockLocks::default(),
             record,
             name,
-            unsynced: Unsynced::new(),
+            unsynced: UnsyncedMetadata::new(),
         })
     }
 

@@ -2,7 +2,7 @@
 //! believe otherwise afterwards.
 //!
 //! Files are opened and made by the upper layer's [`Export`](vellum_vfs::Export). Here is decided whether that means the same as
-//! by way of the front, what must not happen at the same time, and what the front is told ([`crate::coherence::told`]). Whatever is not
+//! by way of the front, what must not happen at the same time, and what the front is told ([`crate::coherence::kernel_view`]). Whatever is not
 //! certain is refused, and goes through the front as ever. Who may do what is in [`policy`].
 
 mod open;
@@ -11,11 +11,11 @@ mod policy;
 
 use crate::coherence::Coherence;
 use crate::layers::marks::WHITEOUT_PREFIX;
-use crate::nodes::node::{At, Dir, File, Node};
+use crate::nodes::node::{Dir, File, InodeLocation, Node};
 use crate::union::Core;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use vellum_vfs::{ExportDir, FileKind, Name, NodeId, Refused, Verdict, Wanted};
+use vellum_vfs::{DirName, ExportDir, FileKind, HandoutError, Name, NodeId, Verdict};
 
 /// A directory of the union's, whether the front knows it or not. It stays the same one when it is moved.
 pub struct Directory {
@@ -47,7 +47,7 @@ impl Coherence {
             && !dir.lease.negative.has(name)
             // What is carried out a second time must find the name as it has left it.
             && !front.notifier.has_begun(node.id, name);
-        if may { Ok(()) } else { Err(Refused::Kernel) }
+        if may { Ok(()) } else { Err(HandoutError::Kernel) }
     }
 }
 
@@ -55,23 +55,23 @@ impl Core {
     /// A directory of the upper layer, where clients may do something themselves.
     fn shared_dir<'a>(&self, node: &'a Node) -> Verdict<&'a Dir> {
         self.coherence.handouts()?;
-        let dir = node.as_dir().ok_or(Refused::Stale)?;
+        let dir = node.as_dir().ok_or(HandoutError::Stale)?;
         if dir.removed.load(Relaxed) {
-            return Err(Refused::Stale);
+            return Err(HandoutError::Stale);
         }
         if dir.upper.lock().is_none() || self.upper.aufs {
-            return Err(Refused::Kernel);
+            return Err(HandoutError::Kernel);
         }
         Ok(dir)
     }
 
     /// The directory of a name that means the same in the upper layer.
-    fn shared_dir_of<'a>(&self, at: &Wanted<'a, Directory>) -> Verdict<(&'a Arc<Node>, &'a Dir)> {
+    fn shared_dir_of<'a>(&self, at: &DirName<'a, Directory>) -> Verdict<(&'a Arc<Node>, &'a Dir)> {
         let node = &at.dir.node;
         let dir = self.shared_dir(node)?;
         let name = at.name.bytes();
         if self.layers.is_maps(dir, name) || name.starts_with(WHITEOUT_PREFIX) {
-            return Err(Refused::Kernel);
+            return Err(HandoutError::Kernel);
         }
         Ok((node, dir))
     }
@@ -88,11 +88,11 @@ impl Core {
             at = place.parent;
         }
         if at.id != NodeId::ROOT {
-            return Err(Refused::Stale);
+            return Err(HandoutError::Stale);
         }
         names.reverse();
         let ino = dir.upper.lock().as_ref().map(|upper| upper.ino);
-        Ok((names.join(&b'/'), ino.ok_or(Refused::Kernel)?))
+        Ok((names.join(&b'/'), ino.ok_or(HandoutError::Kernel)?))
     }
 
     /// Notes for a successor that programs are about to change names of a directory past the kernel.
@@ -109,7 +109,7 @@ impl Core {
 fn is_whole(node: &Node, file: &File) -> bool {
     let state = file.state.read();
     file.kind == FileKind::Regular
-        && matches!(state.at, At::Upper)
+        && matches!(state.at, InodeLocation::Upper)
         && state.below.is_none()
         && !state.partial
         && !state.lost_data

@@ -2,35 +2,38 @@
 
 use super::ops::still_there;
 use super::{Directory, is_whole, policy};
-use crate::coherence::names::By;
+use crate::coherence::names::NameChanger;
 use crate::coherence::writers::Handouts;
 use crate::nodes::node::Inherit;
 use crate::union::Core;
 use std::sync::Arc;
-use vellum_vfs::{Client, Errno, Exported, Given, HandoutFlags, Name, NodeId, Refused, Verdict, Wanted};
+use vellum_vfs::{
+    Client, DirName, Errno, ExportFile, ExportedFile, HandoutError, HandoutFlags, Name, NodeId, Verdict,
+};
 
 impl Core {
     /// A new regular file, made and opened. EEXIST: the name is taken, in whatever way.
     pub(super) fn hand_out_new(
         &self,
         client: &Client<'_>,
-        at: &Wanted<'_, Directory>,
+        at: &DirName<'_, Directory>,
         flags: HandoutFlags,
         mode: u32,
-    ) -> Verdict<Given> {
+    ) -> Verdict<ExportFile> {
         let handouts = self.coherence.handouts()?;
         let (node, dir) = self.shared_dir_of(at)?;
-        let names = self.lock_names(node, By::Client)?;
+        let names = self.lock_names(node, NameChanger::Client)?;
         still_there(dir)?;
         let inherit = self.inherit_of(node)?;
         policy::makes_file(client, inherit, mode)?;
         self.notes_shared(node, dir);
         self.coherence.lets_make(node, dir, at.name)?;
         if !dir.lowers.is_empty() && names.child(at.name)?.is_some() {
-            return Err(Refused::Error(Errno::EXIST));
+            return Err(HandoutError::Error(Errno::EXIST));
         }
         let change = names.change();
-        let (made, ino) = handouts.make_given(client, at, flags, mode, inherit).map_err(policy::told)?;
+        let (made, ino) =
+            handouts.make_given(client, at, flags, mode, inherit).map_err(policy::refusal_for)?;
         handouts.opens(ino);
         handouts.hands_out(ino);
         change.made_file(at.name, ino);
@@ -41,42 +44,42 @@ impl Core {
     pub(super) fn hand_out(
         &self,
         client: &Client<'_>,
-        at: &Wanted<'_, Directory>,
+        at: &DirName<'_, Directory>,
         flags: HandoutFlags,
-    ) -> Verdict<Given> {
+    ) -> Verdict<ExportFile> {
         let (handouts, _) = (self.coherence.handouts()?, self.coherence.front()?);
         let (parent, _) = self.shared_dir_of(at)?;
         // A client could set the mode of a file that it has open to read only, or open it once more, and nobody would see it.
         if !flags.contains(HandoutFlags::WRITE) {
-            return Err(Refused::Kernel);
+            return Err(HandoutError::Kernel);
         }
         policy::uses(client, self.inherit_of(parent)?, policy::SEARCH)?;
         // Dropped after the lock.
         let node;
         // Exclusively: a lookup at the same time would answer with attributes that are not to be believed any more.
-        let names = self.lock_names(parent, By::Client)?;
+        let names = self.lock_names(parent, NameChanger::Client)?;
         let opened = {
             policy::uses(client, self.inherit_of(parent)?, policy::SEARCH)?;
-            node = names.child(at.name)?.ok_or(Refused::Error(Errno::NOENT))?;
-            let file = node.as_file().ok_or(Refused::Kernel)?;
+            node = names.child(at.name)?.ok_or(HandoutError::Error(Errno::NOENT))?;
+            let file = node.as_file().ok_or(HandoutError::Kernel)?;
             if !is_whole(&node, file) {
-                return Err(Refused::Kernel);
+                return Err(HandoutError::Kernel);
             }
             let known = !self.nodes.is_unknown_to_kernel(&node);
             if known && !at.checked {
-                return Err(Refused::Known);
+                return Err(HandoutError::Known);
             }
             handouts.opens(node.ino);
             let opened = at.dir.at.open(at.name, flags)?;
             policy::gets(client, &opened, flags, known)?;
             handouts.export.set_flags(&opened.file, flags)?;
             if opened.attr.ino != node.ino {
-                return Err(Refused::Kernel);
+                return Err(HandoutError::Kernel);
             }
             let _shorter = self.coherence.truncates(&node, file);
             // An open by way of the front's cache may have begun meanwhile.
             if !is_whole(&node, file) {
-                return Err(Refused::Kernel);
+                return Err(HandoutError::Kernel);
             }
             handouts.hands_out(node.ino);
             if known {
@@ -85,7 +88,7 @@ impl Core {
             opened.file
         };
         if !names.tell() {
-            return Err(Refused::Kernel);
+            return Err(HandoutError::Kernel);
         }
         // Last: what is refused has not been done. From here on the file is the client's, who may cut it at any time.
         if flags.contains(HandoutFlags::TRUNCATE) {
@@ -100,18 +103,18 @@ impl Core {
         client: &Client<'_>,
         id: NodeId,
         flags: HandoutFlags,
-    ) -> Verdict<Given> {
+    ) -> Verdict<ExportFile> {
         let (handouts, _) = (self.coherence.handouts()?, self.coherence.front()?);
         // There a sync by way of the front does nothing.
         if self.layers.config.volatile {
-            return Err(Refused::Kernel);
+            return Err(HandoutError::Kernel);
         }
-        let node = self.node(id).map_err(|_| Refused::Stale)?;
-        let file = node.as_file().ok_or(Refused::Kernel)?;
-        let place = file.state.read().names.first().cloned().ok_or(Refused::Kernel)?;
-        let name = Name::new(&place.name).map_err(|_| Refused::Kernel)?;
+        let node = self.node(id).map_err(|_| HandoutError::Stale)?;
+        let file = node.as_file().ok_or(HandoutError::Kernel)?;
+        let place = file.state.read().names.first().cloned().ok_or(HandoutError::Kernel)?;
+        let name = Name::new(&place.name).map_err(|_| HandoutError::Kernel)?;
         if !is_whole(&node, file) {
-            return Err(Refused::Kernel);
+            return Err(HandoutError::Kernel);
         }
         let raw = self.layers.target_of(&file.state.read())?.1.stat()?.ino;
         if self.layers.shown_ino(0, raw) != node.ino {
@@ -119,11 +122,11 @@ impl Core {
             self.layers.settle_names(&node, file, &*self.layers.readable(file)?.file, false)?;
         }
         // As in `hand_out`.
-        let names = self.lock_names(&place.parent, By::Client)?;
+        let names = self.lock_names(&place.parent, NameChanger::Client)?;
         let opened = {
             let is_there = file.state.read().names.contains(&place.parent, name);
             if !is_there || !is_whole(&node, file) {
-                return Err(Refused::Kernel);
+                return Err(HandoutError::Kernel);
             }
             let (mut path, _) = self.upper_place(&place.parent)?;
             if !path.is_empty() {
@@ -137,19 +140,19 @@ impl Core {
             policy::gets_again(client, &opened)?;
             handouts.export.set_flags(&opened.file, flags)?;
             if opened.attr.ino != itself || !is_whole(&node, file) {
-                return Err(Refused::Kernel);
+                return Err(HandoutError::Kernel);
             }
             handouts.hands_out(node.ino);
             opened.file
         };
         // An answer about attributes that is under way the kernel recognises as older than this.
         names.recalls_file(id);
-        if names.tell() { Ok(opened) } else { Err(Refused::Kernel) }
+        if names.tell() { Ok(opened) } else { Err(HandoutError::Kernel) }
     }
 
     /// Enters a directory.
     pub(super) fn hand_out_dir(&self, id: NodeId) -> Verdict<Directory> {
-        let node = self.node(id).map_err(|_| Refused::Stale)?;
+        let node = self.node(id).map_err(|_| HandoutError::Stale)?;
         let (path, ino) = self.upper_place(&node)?;
         let at = self.coherence.handouts()?.export.open_dir(&path, ino)?;
         Ok(Directory::new(Arc::clone(&node), at))
@@ -161,11 +164,11 @@ impl Handouts {
     fn make_given(
         &self,
         client: &Client<'_>,
-        at: &Wanted<'_, Directory>,
+        at: &DirName<'_, Directory>,
         flags: HandoutFlags,
         mode: u32,
         inherit: Inherit,
-    ) -> Result<(Given, u64), Errno> {
+    ) -> Result<(ExportFile, u64), Errno> {
         let dir = &at.dir.at;
         let made =
             client.progress.once(|| dir.create(at.name, flags, mode)).map_err(|error| error.errno())?;
@@ -179,7 +182,7 @@ impl Handouts {
     }
 
     /// Gives a new file to the client.
-    fn give(&self, client: &Client<'_>, made: &Exported, inherit: Inherit) -> Result<(), Errno> {
+    fn give(&self, client: &Client<'_>, made: &ExportedFile, inherit: Inherit) -> Result<(), Errno> {
         // A set-group-id directory has given it its group.
         let gid = if inherit.is_setgid() { made.attr.gid } else { client.gid };
         if (made.attr.uid, made.attr.gid) == (client.uid, gid) {

@@ -1,15 +1,15 @@
 //! The calls of clients one by one.
 
 use super::{Directory, policy};
-use crate::coherence::names::By;
-use crate::nodes::node::{At, Body, Dir, Node};
-use crate::ops::create::{Made, Make};
+use crate::coherence::names::NameChanger;
+use crate::nodes::node::{Body, Dir, InodeLocation, Node};
+use crate::ops::create::{NewNode, NewObject};
 use crate::union::{Core, Union};
 use std::ffi::CStr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use vellum_vfs::{
-    Client, Context, Given, Handout, HandoutFlags, Name, NodeId, Refused, SetAttr, Verdict, Wanted,
+    Client, Context, DirName, ExportFile, Handout, HandoutError, HandoutFlags, Name, NodeId, SetAttr, Verdict,
 };
 
 fn context<'a>(client: &Client<'a>) -> Context<'a> {
@@ -21,24 +21,24 @@ impl Core {
     fn make_shared(
         &self,
         client: &Client<'_>,
-        at: &Wanted<'_, Directory>,
-        what: Make<'_>,
+        at: &DirName<'_, Directory>,
+        what: NewObject<'_>,
         mode: u32,
-    ) -> Verdict<Made> {
+    ) -> Verdict<NewNode> {
         let (node, dir) = self.shared_dir_of(at)?;
-        let names = self.lock_names(node, By::Client)?;
+        let names = self.lock_names(node, NameChanger::Client)?;
         still_there(dir)?;
         policy::makes(client, self.inherit_of(node)?, mode)?;
         self.notes_shared(node, dir);
         self.coherence.lets_make(node, dir, at.name)?;
         let made = self.make_alone(&context(client), &names, at.name, what, mode);
-        made.map_err(|error| policy::told(error.errno()))
+        made.map_err(|error| policy::refusal_for(error.errno()))
     }
 }
 
-/// [`Refused::Stale`]: a directory has been removed. The caller holds its `ops`.
+/// [`HandoutError::Stale`]: a directory has been removed. The caller holds its `ops`.
 pub(super) fn still_there(dir: &Dir) -> Verdict<()> {
-    if dir.removed.load(Relaxed) { Err(Refused::Stale) } else { Ok(()) }
+    if dir.removed.load(Relaxed) { Err(HandoutError::Stale) } else { Ok(()) }
 }
 
 impl Handout for Union {
@@ -63,32 +63,37 @@ impl Handout for Union {
         let node = shared.entries.node(name);
         match node {
             Some(node) if node.as_dir().is_some() && core.nodes.is_unknown_to_kernel(&node) => Ok(node.id),
-            _ => Err(Refused::Known),
+            _ => Err(HandoutError::Known),
         }
     }
 
-    fn open(&self, client: &Client<'_>, at: &Wanted<'_, Directory>, flags: HandoutFlags) -> Verdict<Given> {
+    fn open(
+        &self,
+        client: &Client<'_>,
+        at: &DirName<'_, Directory>,
+        flags: HandoutFlags,
+    ) -> Verdict<ExportFile> {
         self.0.hand_out(client, at, flags)
     }
 
     fn create(
         &self,
         client: &Client<'_>,
-        at: &Wanted<'_, Directory>,
+        at: &DirName<'_, Directory>,
         flags: HandoutFlags,
         mode: u32,
-    ) -> Verdict<Given> {
+    ) -> Verdict<ExportFile> {
         self.0.hand_out_new(client, at, flags, mode)
     }
 
-    fn reopen(&self, client: &Client<'_>, node: NodeId, flags: HandoutFlags) -> Verdict<Given> {
+    fn reopen(&self, client: &Client<'_>, node: NodeId, flags: HandoutFlags) -> Verdict<ExportFile> {
         self.0.hand_out_again(client, node, flags)
     }
 
     fn setattr(
         &self,
         client: &Client<'_>,
-        at: &Wanted<'_, Directory>,
+        at: &DirName<'_, Directory>,
         set: &SetAttr,
         follows: bool,
     ) -> Verdict<()> {
@@ -97,18 +102,18 @@ impl Handout for Union {
         // Dropped after the lock.
         let node: Arc<Node>;
         // Exclusively: the front is told attributes with it held, and must not be told the old ones from here on.
-        let names = core.lock_names(parent, By::Client)?;
+        let names = core.lock_names(parent, NameChanger::Client)?;
         policy::uses(client, core.inherit_of(parent)?, policy::SEARCH)?;
-        node = names.child(at.name)?.ok_or(Refused::Kernel)?;
+        node = names.child(at.name)?.ok_or(HandoutError::Kernel)?;
         if !core.nodes.is_unknown_to_kernel(&node) {
-            return Err(Refused::Known);
+            return Err(HandoutError::Known);
         }
         let is_upper = match &node.body {
             Body::Dir(dir) => dir.upper.lock().is_some(),
-            Body::File(file) => matches!(file.state.read().at, At::Upper),
+            Body::File(file) => matches!(file.state.read().at, InodeLocation::Upper),
         };
         if !is_upper {
-            return Err(Refused::Kernel);
+            return Err(HandoutError::Kernel);
         }
         policy::changes(client, &core.attr_of(&node)?, set, follows)?;
         core.change_node(&context(client), &node, set)?;
@@ -118,18 +123,18 @@ impl Handout for Union {
     fn mkdir(
         &self,
         client: &Client<'_>,
-        at: &Wanted<'_, Directory>,
+        at: &DirName<'_, Directory>,
         mode: u32,
     ) -> Verdict<Option<Directory>> {
-        let made = self.0.make_shared(client, at, Make::Dir, mode)?;
+        let made = self.0.make_shared(client, at, NewObject::Dir, mode)?;
         // From here on it is made, whatever becomes of it.
         let ino = made.node.as_dir().and_then(|dir| dir.upper.lock().as_ref().map(|upper| upper.ino));
         let held = ino.and_then(|ino| at.dir.at.open_dir(at.name, ino).ok());
         Ok(held.map(|held| Directory::new(made.node, held)))
     }
 
-    fn symlink(&self, client: &Client<'_>, at: &Wanted<'_, Directory>, target: &CStr) -> Verdict<()> {
-        self.0.make_shared(client, at, Make::Symlink(target), 0o777).map(drop)
+    fn symlink(&self, client: &Client<'_>, at: &DirName<'_, Directory>, target: &CStr) -> Verdict<()> {
+        self.0.make_shared(client, at, NewObject::Symlink(target), 0o777).map(drop)
     }
 }
 

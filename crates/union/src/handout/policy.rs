@@ -16,9 +16,9 @@
 //! | the mode of a symbolic link, and what one leads to | the kernel follows it, through mounts |
 //! | errors other than a full disk or quota, a long name, a taken name | the kernel may find another one first |
 
-use crate::nodes::busy::ANY_EXECUTE;
 use crate::nodes::node::{Inherit, Owner};
-use vellum_vfs::{Attr, Client, Errno, Exported, FileKind, HandoutFlags, Refused, SetAttr, Verdict};
+use crate::nodes::text_busy::ANY_EXECUTE;
+use vellum_vfs::{Attr, Client, Errno, ExportedFile, FileKind, HandoutError, HandoutFlags, SetAttr, Verdict};
 
 /// Bits of a mode, for one class of users.
 pub(super) const READ: u32 = 4;
@@ -43,7 +43,7 @@ fn may(client: &Client<'_>, of: Owner, wanted: u32) -> bool {
 }
 
 fn kernel_unless(holds: bool) -> Verdict<()> {
-    if holds { Ok(()) } else { Err(Refused::Kernel) }
+    if holds { Ok(()) } else { Err(HandoutError::Kernel) }
 }
 
 const fn owner_of(attr: &Attr) -> Owner {
@@ -68,7 +68,12 @@ pub(super) fn makes_file(client: &Client<'_>, inherit: Inherit, mode: u32) -> Ve
 }
 
 /// The client gets a file that has been opened to write, as `flags` say. `known`: the kernel knows it.
-pub(super) fn gets(client: &Client<'_>, opened: &Exported, flags: HandoutFlags, known: bool) -> Verdict<()> {
+pub(super) fn gets(
+    client: &Client<'_>,
+    opened: &ExportedFile,
+    flags: HandoutFlags,
+    known: bool,
+) -> Verdict<()> {
     let access = if flags.contains(HandoutFlags::READ) { READ | WRITE } else { WRITE };
     let mode = opened.attr.mode;
     // Whether a program runs, and must not be written to, the kernel knows of those that it knows.
@@ -77,7 +82,7 @@ pub(super) fn gets(client: &Client<'_>, opened: &Exported, flags: HandoutFlags, 
 }
 
 /// The client, which has the file open to write by way of the kernel, gets it to write.
-pub(super) fn gets_again(client: &Client<'_>, opened: &Exported) -> Verdict<()> {
+pub(super) fn gets_again(client: &Client<'_>, opened: &ExportedFile) -> Verdict<()> {
     let has_set_ids = opened.attr.mode & SET_IDS != 0;
     kernel_unless(!has_set_ids && !opened.acl && may(client, owner_of(&opened.attr), WRITE))
 }
@@ -98,10 +103,10 @@ pub(super) fn changes(client: &Client<'_>, attr: &Attr, set: &SetAttr, follows: 
 }
 
 /// Errors of what was to be made that mean the same to the client; whatever else went wrong, the kernel is to say.
-pub(super) fn told(errno: Errno) -> Refused {
+pub(super) fn refusal_for(errno: Errno) -> HandoutError {
     match errno {
-        Errno::NOSPC | Errno::DQUOT | Errno::NAMETOOLONG | Errno::EXIST => Refused::Error(errno),
-        _ => Refused::Kernel,
+        Errno::NOSPC | Errno::DQUOT | Errno::NAMETOOLONG | Errno::EXIST => HandoutError::Error(errno),
+        _ => HandoutError::Kernel,
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::layers::Layers;
 use crate::layers::overrides::{LEN_MAX, Override};
 use crate::layers::target::Target;
-use crate::nodes::node::{Below, File};
+use crate::nodes::node::{File, LowerData};
 use std::ffi::CStr;
 use vellum_vfs::{Attr, Context, Errno, FileKind, Name, Result, SetAttr};
 
@@ -45,7 +45,7 @@ impl Layers {
     }
 
     /// Blocks (of 512 bytes) of data that are below a file of `size` bytes: at most what it has room for.
-    pub(crate) fn blocks_below(&self, data: &Below, size: u64) -> Result<u64> {
+    pub(crate) fn blocks_below(&self, data: &LowerData, size: u64) -> Result<u64> {
         let mut blocks = 0_u64;
         let mut next = Some(data);
         while let Some(data) = next {

@@ -5,7 +5,7 @@ use crate::layers::Layers;
 use crate::layers::handles::Slot;
 use crate::layers::layer::LowerDir;
 use crate::layers::marks::{self, DirMarks};
-use crate::nodes::node::{Dir, Place, UpperDir};
+use crate::nodes::node::{Dentry, Dir, UpperDir};
 use crate::nodes::shared_name::SharedName;
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ impl Layers {
         for _ in 0..TRIES {
             // Up to the first parent that is open (the root always is), then down again: without recursion, for a
             // tree may be deeper than a stack.
-            let mut chain: Vec<Place> = Vec::new();
+            let mut chain: Vec<Dentry> = Vec::new();
             let mut next = dir.place.read().clone();
             let mut handle = None;
             while let Some(place) = next {

@@ -71,11 +71,11 @@ impl<T: ?Sized> Slot<T> {
 /// Something that can give its handle back.
 pub(crate) trait Evict: Send + Sync {
     /// What became of the handle.
-    fn evict(&self) -> Evicted;
+    fn evict(&self) -> EvictOutcome;
 }
 
 /// The outcome of a look at a slot.
-pub(crate) enum Evicted {
+pub(crate) enum EvictOutcome {
     /// Closed.
     Closed,
     /// Used since the last look, so it stays this time.
@@ -85,14 +85,14 @@ pub(crate) enum Evicted {
 }
 
 impl<T: ?Sized + Send + Sync> Evict for Slot<T> {
-    fn evict(&self) -> Evicted {
+    fn evict(&self) -> EvictOutcome {
         if self.pinned.load(Relaxed) {
-            return Evicted::Unwatch;
+            return EvictOutcome::Unwatch;
         }
         if self.used.swap(false, Relaxed) {
-            return Evicted::Stays;
+            return EvictOutcome::Stays;
         }
-        if self.drop_handle().is_some() { Evicted::Closed } else { Evicted::Unwatch }
+        if self.drop_handle().is_some() { EvictOutcome::Closed } else { EvictOutcome::Unwatch }
     }
 }
 
@@ -119,7 +119,7 @@ pub struct Budget {
 pub(crate) struct Share(Arc<Budget>);
 
 impl Share {
-    pub(crate) fn of(budget: &Arc<Budget>) -> Self {
+    pub(crate) fn of_budget(budget: &Arc<Budget>) -> Self {
         budget.unions.fetch_add(1, Relaxed);
         Self(Arc::clone(budget))
     }
@@ -194,12 +194,12 @@ impl Budget {
             looks -= 1;
             let Some(weak) = self.queue.lock().pop_front() else { break };
             match weak.upgrade().map(|s| s.evict()) {
-                Some(Evicted::Stays) => {
+                Some(EvictOutcome::Stays) => {
                     self.queue.lock().push_back(weak);
                     continue;
                 }
-                Some(Evicted::Closed) => wanted = wanted.saturating_sub(1),
-                Some(Evicted::Unwatch) | None => {}
+                Some(EvictOutcome::Closed) => wanted = wanted.saturating_sub(1),
+                Some(EvictOutcome::Unwatch) | None => {}
             }
             self.watched.fetch_sub(1, Relaxed);
         }

@@ -1,8 +1,8 @@
 //! Layers, and lower directories in them.
 
 use crate::extents::OpenSidecars;
-use crate::layers::handles::{Evict, Evicted, Slot};
-use crate::layers::marks::{DirMarks, Marking, WHITEOUT_PREFIX};
+use crate::layers::handles::{Evict, EvictOutcome, Slot};
+use crate::layers::marks::{DirMarks, MarkFormat, WHITEOUT_PREFIX};
 use crate::nodes::shared_name::SharedName;
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(crate) struct Layer {
     /// Its filesystem's identity, folded.
     pub(crate) fsid: u32,
     /// Which marks its files carry.
-    pub(crate) marking: Marking,
+    pub(crate) marking: MarkFormat,
     /// Its directory of block maps.
     pub(crate) maps: Option<Arc<dyn BranchDir>>,
     /// Which of them are open to be written.
@@ -94,7 +94,7 @@ impl LowerDir {
 }
 
 impl Evict for LowerDir {
-    fn evict(&self) -> Evicted {
+    fn evict(&self) -> EvictOutcome {
         self.slot.evict()
     }
 }

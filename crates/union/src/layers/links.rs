@@ -17,13 +17,13 @@ use vellum_vfs::{Branch, BranchDir, Errno, FileKind, Name, Result};
 #[derive(Default)]
 pub(crate) struct LayerLinks {
     names: OnceLock<HashMap<u64, Vec<Box<CStr>>>>,
-    moved: Mutex<Moved>,
+    moved: Mutex<MovesCache>,
     /// Held by the one that searches the layer: others wait for what it finds, instead of searching as well.
     search: Mutex<()>,
 }
 
 #[derive(Default)]
-struct Moved {
+struct MovesCache {
     known: Option<Arc<Moves>>,
     /// How often that was found to be true no longer.
     changes: u64,

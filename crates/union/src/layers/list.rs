@@ -2,8 +2,8 @@
 
 use crate::layers::Layers;
 use crate::layers::layer::c_string;
-use crate::layers::maps::MAPS;
 use crate::layers::marks::{OPAQUE_NAME, WHITEOUT_PREFIX};
+use crate::layers::sidecar::MAPS;
 use crate::nodes::listing::Listing;
 use crate::nodes::node::Dir;
 use std::collections::HashSet;

@@ -42,7 +42,7 @@ const FORMAT_ADOPTED: &[u8] = b"1a";
 
 /// What the root of a layer says of the marks in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Marking {
+pub(crate) struct MarkFormat {
     /// Where its files carry marks of our own; None: they carry none.
     pub(crate) own: Option<Space>,
     /// Which namespaces are believed. Users may put attributes of theirs on any file of theirs; so where everything was
@@ -52,7 +52,7 @@ pub(crate) struct Marking {
     pub(crate) adopted: bool,
 }
 
-impl Marking {
+impl MarkFormat {
     /// A layer that is not ours.
     const FOREIGN: Self = Self { own: None, spaces: ANY, adopted: false };
 
@@ -288,7 +288,7 @@ pub(crate) fn check_redirect(value: &[u8]) -> Result<()> {
 
 /// Our own mark on a file: flags, and where a copied-up file comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Own {
+pub(crate) struct OwnMark {
     /// The file shows the inode number `ino`, its origin's.
     pub(crate) origin: bool,
     /// Only attributes have been copied up; the data are the origin's.
@@ -309,11 +309,11 @@ pub(crate) struct Own {
     pub(crate) mtime: Timestamp,
 }
 
-/// Length of an encoded [`Own`].
+/// Length of an encoded [`OwnMark`].
 pub(crate) const OWN_LEN: usize = 28;
 const OWN_VERSION: u8 = 1;
 
-impl Own {
+impl OwnMark {
     /// Whether a cut of its file may have been interrupted. Versions before 0.2 cut to nothing without a word beforehand.
     pub(crate) fn may_be_in_a_cut(&self, attr: &Attr) -> bool {
         self.below && (self.cut || attr.size == 0) && attr.is_file()
@@ -392,17 +392,17 @@ mod tests {
     proptest! {
         #[test]
         fn a_mark_survives_its_encoding(o: bool, b: bool, p: bool, c: bool, n: bool, l: bool, fsid: u32, ino: u64, secs: i64, nanos: u32) {
-            let own = Own { origin: o, below: b, partial: p, cut: c, null_device: n, literal: l, fsid, ino, mtime: Timestamp { secs, nanos } };
-            prop_assert_eq!(Own::decode(&own.encode()).unwrap(), own);
+            let own = OwnMark { origin: o, below: b, partial: p, cut: c, null_device: n, literal: l, fsid, ino, mtime: Timestamp { secs, nanos } };
+            prop_assert_eq!(OwnMark::decode(&own.encode()).unwrap(), own);
         }
 
         #[test]
         fn damage_is_noticed_and_nothing_panics(bytes in proptest::collection::vec(any::<u8>(), 0..64), at in 0..OWN_LEN, bit in 0..8u8) {
-            let _ = Own::decode(&bytes);
+            let _ = OwnMark::decode(&bytes);
             let _ = check_redirect(&bytes);
-            let mut raw = Own { origin: true, ino: 7, ..Own::default() }.encode();
+            let mut raw = OwnMark { origin: true, ino: 7, ..OwnMark::default() }.encode();
             raw[at] ^= 1 << bit;
-            prop_assert!(Own::decode(&raw).is_err());
+            prop_assert!(OwnMark::decode(&raw).is_err());
         }
     }
 

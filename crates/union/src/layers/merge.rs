@@ -47,7 +47,7 @@ impl Limit<'_> {
 }
 
 /// What a name leads to in a stack of lower directories.
-pub(crate) enum Found {
+pub(crate) enum LayerLookup {
     /// Nothing, or a whiteout.
     Nothing,
     /// Something that is not a directory.
@@ -109,11 +109,11 @@ impl Layers {
     }
 
     /// Finds `name` in a stack of lower directories.
-    pub(crate) fn find(&self, stack: &[Arc<LowerDir>], name: Name<'_>) -> Result<Found> {
+    pub(crate) fn find(&self, stack: &[Arc<LowerDir>], name: Name<'_>) -> Result<LayerLookup> {
         Limit::within(|limit| self.find_deep(stack, name, limit))
     }
 
-    fn find_deep(&self, stack: &[Arc<LowerDir>], name: Name<'_>, limit: Limit<'_>) -> Result<Found> {
+    fn find_deep(&self, stack: &[Arc<LowerDir>], name: Name<'_>, limit: Limit<'_>) -> Result<LayerLookup> {
         let mut parts: Vec<Arc<LowerDir>> = Vec::new();
         for (at, dir) in stack.iter().enumerate() {
             // Where nothing lies below, no mark can hide anything.
@@ -135,7 +135,7 @@ impl Layers {
             if !attr.is_dir() {
                 if parts.is_empty() {
                     let rest = stack.get(at + 1..).unwrap_or_default().to_vec();
-                    return Ok(Found::File {
+                    return Ok(LayerLookup::File {
                         dir: Arc::clone(dir),
                         name: name.as_c_str().into(),
                         attr,
@@ -156,7 +156,7 @@ impl Layers {
             if is_silent && covers && !is_whited_out()? {
                 // The stack is shorter each time.
                 let rest = stack.get(at + 1..).unwrap_or_default();
-                if let Found::Dir(beneath) = self.find_deep(rest, name, limit)? {
+                if let LayerLookup::Dir(beneath) = self.find_deep(rest, name, limit)? {
                     part.beneath = described(&beneath).filter(|part| !part.implied).cloned();
                 }
             }
@@ -168,7 +168,7 @@ impl Layers {
             }
             if let Some(redirect) = marks.redirect {
                 let rest = stack.get(at + 1..).unwrap_or_default();
-                if let Found::Dir(more) = self.follow(&redirect, dir.layer, rest, limit)? {
+                if let LayerLookup::Dir(more) = self.follow(&redirect, dir.layer, rest, limit)? {
                     parts.extend(more);
                 }
                 break;
@@ -178,7 +178,7 @@ impl Layers {
                 break;
             }
         }
-        Ok(if parts.is_empty() { Found::Nothing } else { Found::Dir(parts) })
+        Ok(if parts.is_empty() { LayerLookup::Nothing } else { LayerLookup::Dir(parts) })
     }
 
     /// Follows a redirect of a directory in layer `layer`, whose parent's parts in the layers below are `siblings`.
@@ -187,7 +187,7 @@ impl Layers {
         redirect: &[u8],
         layer: u16,
         siblings: &[Arc<LowerDir>],
-    ) -> Result<Found> {
+    ) -> Result<LayerLookup> {
         Limit::within(|limit| self.follow(redirect, layer, siblings, limit))
     }
 
@@ -197,7 +197,7 @@ impl Layers {
         layer: u16,
         siblings: &[Arc<LowerDir>],
         limit: Limit<'_>,
-    ) -> Result<Found> {
+    ) -> Result<LayerLookup> {
         let limit = limit.follow(redirect)?;
         match redirect.strip_prefix(b"/") {
             Some(path) => self.resolve_deep(layer + 1, path, limit),
@@ -209,19 +209,19 @@ impl Layers {
     }
 
     /// Finds a path (no leading slash) in the union of the layers from `layer` downwards.
-    fn resolve_deep(&self, layer: u16, path: &[u8], limit: Limit<'_>) -> Result<Found> {
+    fn resolve_deep(&self, layer: u16, path: &[u8], limit: Limit<'_>) -> Result<LayerLookup> {
         let mut stack: Vec<_> = self.lower_roots.iter().filter(|root| root.layer >= layer).cloned().collect();
         let mut names = path.split(|b| *b == b'/').filter(|n| !n.is_empty()).peekable();
         while let Some(name) = names.next() {
             let name = c_string(name.to_vec());
             limit.spend(stack.len())?;
             match self.find_deep(&stack, Name::new(&name)?, limit)? {
-                Found::Dir(parts) => stack = parts,
-                file @ Found::File { .. } if names.peek().is_none() => return Ok(file),
-                Found::File { .. } | Found::Nothing => return Ok(Found::Nothing),
+                LayerLookup::Dir(parts) => stack = parts,
+                file @ LayerLookup::File { .. } if names.peek().is_none() => return Ok(file),
+                LayerLookup::File { .. } | LayerLookup::Nothing => return Ok(LayerLookup::Nothing),
             }
         }
-        Ok(if stack.is_empty() { Found::Nothing } else { Found::Dir(stack) })
+        Ok(if stack.is_empty() { LayerLookup::Nothing } else { LayerLookup::Dir(stack) })
     }
 
     /// Whether an entry that exists in a layer is not shown: a whiteout in any format, or an AUFS mark.

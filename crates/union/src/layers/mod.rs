@@ -2,25 +2,25 @@
 
 pub(crate) mod attrs;
 mod changes;
-pub(crate) mod data_below;
+pub(crate) mod data_source;
 mod dirs;
 pub(crate) mod handles;
-pub(crate) mod hosted;
-pub(crate) mod keep;
-pub(crate) mod kept;
+pub(crate) mod host_view;
 pub(crate) mod layer;
 pub(crate) mod links;
 pub(crate) mod list;
-pub(crate) mod maps;
 pub(crate) mod marks;
 pub(crate) mod merge;
 pub(crate) mod moves;
 mod open;
+pub(crate) mod orphan_link;
+pub(crate) mod orphans;
 mod other_names;
 pub(crate) mod overrides;
 mod own_marks;
-pub(crate) mod read;
-pub(crate) mod sidecars;
+pub(crate) mod read_file;
+pub(crate) mod sidecar;
+pub(crate) mod sidecar_dir;
 pub(crate) mod target;
 pub(crate) mod work;
 
@@ -65,7 +65,7 @@ impl Layers {
 
     /// An inode number of a layer as the union shows it.
     pub(crate) fn shown_ino(&self, layer: u16, raw: u64) -> u64 {
-        ino::shown(self.layer(layer).map_or(0, |l| l.fs), raw)
+        ino::visible_ino(self.layer(layer).map_or(0, |l| l.fs), raw)
     }
 
     /// Whether regular files are handed to the kernel.

@@ -7,9 +7,9 @@ use crate::layers::handles::Share;
 use crate::layers::layer::{Layer, LowerDir};
 use crate::layers::links::LayerLinks;
 use crate::layers::list::holds_nothing;
-use crate::layers::maps;
-use crate::layers::marks::{self, Marking};
+use crate::layers::marks::{self, MarkFormat};
 use crate::layers::overrides::Format;
+use crate::layers::sidecar;
 use crate::layers::work::{Whiteouts, Work};
 use crate::nodes::ino;
 use std::sync::Arc;
@@ -63,20 +63,20 @@ impl Layers {
             && layer.maps.is_none()
             && layer.marking.own.is_some()
         {
-            layer.maps = Some(maps::make(&*layer.branch.root())?);
+            layer.maps = Some(sidecar::make(&*layer.branch.root())?);
         }
         if config.upper.is_some()
             && let Some(layer) = stack.first()
             && let Some(maps) = &layer.maps
         {
-            maps::adopt(&**maps, config.run, &|| layer.branch.sync())
+            sidecar::adopt(&**maps, config.run, &|| layer.branch.sync())
                 .map_err(|e| e.doing("taking over maps of blocks").at(layer.branch.describe()))?;
         }
         let layers = Self {
             lower_roots: lower_roots(&stack, first_lower)?,
             links: stack.iter().map(|_| LayerLinks::default()).collect(),
             has_maps: stack.iter().any(|layer| layer.maps.is_some()),
-            budget: Share::of(&config.handles),
+            budget: Share::of_budget(&config.handles),
             config,
             stack,
         };
@@ -93,13 +93,13 @@ fn open_layer(branch: &Arc<dyn Branch>, devices: &mut Vec<u64>) -> Result<Layer>
         devices.push(attr.dev);
         devices.len() - 1
     });
-    let marking = Marking::read(&*root);
+    let marking = MarkFormat::read(&*root);
     Ok(Layer {
         branch: Arc::clone(branch),
         fs: u16::try_from(fs).unwrap_or(u16::MAX),
         fsid: marks::fold_fsid(fsid),
         marking,
-        maps: maps::open(&*root, marking.own),
+        maps: sidecar::open(&*root, marking.own),
         open_maps: OpenSidecars::default(),
         overrides: Format::detect(&*root),
     })
@@ -114,7 +114,7 @@ fn adopt_upper(root: &dyn BranchDir, work: &mut Work, layer: &mut Layer) -> Resu
     match layer.marking.own {
         // One of an ordinary user's, in the hands of root: what is marked in one namespace is not found in the other.
         Some(space) => work.space = space,
-        None => match Marking::write(root, work.space, !empty) {
+        None => match MarkFormat::write(root, work.space, !empty) {
             Ok(marking) => layer.marking = marking,
             Err(error) => tracing::warn!(%error, "the upper layer takes no extended attributes"),
         },
@@ -129,7 +129,7 @@ fn lower_roots(layers: &[Layer], first: u16) -> Result<Vec<Arc<LowerDir>>> {
         let attr = root.stat()?;
         let marks = marks::read_dir_marks(&*root, layer.marking.spaces)?;
         let at = u16::try_from(at).map_err(|_| Error::new(Errno::INVAL, "too many layers"))?;
-        roots.push(Arc::new(LowerDir::new(at, c"", ino::shown(layer.fs, attr.ino), &marks)));
+        roots.push(Arc::new(LowerDir::new(at, c"", ino::visible_ino(layer.fs, attr.ino), &marks)));
     }
     Ok(roots)
 }

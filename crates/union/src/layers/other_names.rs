@@ -2,11 +2,11 @@
 
 use crate::layers::Layers;
 use crate::layers::layer::Layer;
-use crate::layers::marks::Own;
+use crate::layers::marks::OwnMark;
 use crate::layers::moves::{DEPTH_MAX, ELSEWHERE_BYTES, add_places};
 use crate::nodes::node::Node;
 use crate::nodes::recovery::ledger::Ledger;
-use crate::nodes::recovery::search::Wanted;
+use crate::nodes::recovery::search::SearchKey;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use vellum_vfs::Result;
@@ -19,17 +19,21 @@ impl Layers {
         ino: u64,
         ledger: Option<&Ledger>,
     ) -> Result<BTreeSet<Vec<u8>>> {
-        self.paths_in(Wanted { first: layer, last: layer, ino, deepest: DEPTH_MAX }, &|_| true, ledger)
+        self.paths_in(SearchKey { first: layer, last: layer, ino, deepest: DEPTH_MAX }, &|_| true, ledger)
     }
 
     /// Paths in the union that may lead to the lower file from which a copy with this mark comes.
-    pub(crate) fn paths_to_origin(&self, own: &Own, ledger: Option<&Ledger>) -> Result<BTreeSet<Vec<u8>>> {
+    pub(crate) fn paths_to_origin(
+        &self,
+        own: &OwnMark,
+        ledger: Option<&Ledger>,
+    ) -> Result<BTreeSet<Vec<u8>>> {
         let last = u16::try_from(self.stack.len()).unwrap_or(u16::MAX).saturating_sub(1);
         if !own.origin || last == 0 {
             return Ok(BTreeSet::new());
         }
         self.paths_in(
-            Wanted { first: 1, last, ino: own.ino, deepest: DEPTH_MAX },
+            SearchKey { first: 1, last, ino: own.ino, deepest: DEPTH_MAX },
             &|layer| layer.fsid == own.fsid,
             ledger,
         )
@@ -37,7 +41,7 @@ impl Layers {
 
     fn paths_in(
         &self,
-        wanted: Wanted,
+        wanted: SearchKey,
         is_wanted: &dyn Fn(&Layer) -> bool,
         ledger: Option<&Ledger>,
     ) -> Result<BTreeSet<Vec<u8>>> {

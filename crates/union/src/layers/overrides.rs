@@ -6,7 +6,7 @@
 //! `socket`, `block-MAJOR-MINOR`, `char-MAJOR-MINOR`.
 
 use crate::config::OverrideStat;
-use crate::layers::marks::{self, Marking};
+use crate::layers::marks::{self, MarkFormat};
 use std::ffi::CStr;
 use vellum_vfs::{Attr, Errno, Error, FileKind, Object, Result};
 
@@ -50,7 +50,7 @@ impl Format {
     ///
     /// An attribute of users on a file of a layer that was handed out is no record, so such a layer does not become one with
     /// records. Earlier versions did not mark the root: what an ordinary user's service has written is taken to be theirs.
-    pub(crate) fn wanted(self, wanted: OverrideStat, marking: Marking, empty: bool) -> Result<Self> {
+    pub(crate) fn wanted(self, wanted: OverrideStat, marking: MarkFormat, empty: bool) -> Result<Self> {
         let refused = |why| Err(Error::new(Errno::INVAL, why));
         match (wanted, self) {
             (OverrideStat::Privileged, Self::Inode | Self::Privileged) => Ok(Self::Privileged),
@@ -189,9 +189,9 @@ mod tests {
     #[test]
     fn a_layer_keeps_its_format() {
         use OverrideStat::{Privileged, User};
-        let foreign = Marking { own: None, spaces: marks::ANY, adopted: false };
-        let roots = Marking { own: Some(Space::Trusted), spaces: &[Space::Trusted], adopted: false };
-        let users = Marking { own: Some(Space::User), ..foreign };
+        let foreign = MarkFormat { own: None, spaces: marks::ANY, adopted: false };
+        let roots = MarkFormat { own: Some(Space::Trusted), spaces: &[Space::Trusted], adopted: false };
+        let users = MarkFormat { own: Some(Space::User), ..foreign };
         for (before, wanted, marking, empty, after) in [
             (Format::Inode, User, foreign, false, Some(Format::User)),
             (Format::Inode, User, roots, true, Some(Format::User)),

@@ -1,7 +1,7 @@
 //! Something in a layer that can be looked at or changed.
 
 use crate::layers::Layers;
-use crate::nodes::node::{At, Dir, FileState, Place};
+use crate::nodes::node::{Dentry, Dir, FileState, InodeLocation};
 use std::ffi::CStr;
 use std::sync::Arc;
 use vellum_vfs::{Attr, BranchDir, BranchFile, Errno, Error, Name, Object, OpenMode, Result, SetTime};
@@ -9,60 +9,60 @@ use vellum_vfs::{Attr, BranchDir, BranchFile, Errno, Error, Name, Object, OpenMo
 /// An entry of a directory, or a held object.
 pub(crate) enum Target<'a> {
     /// An entry.
-    At(Arc<dyn BranchDir>, &'a CStr),
+    Entry(Arc<dyn BranchDir>, &'a CStr),
     /// A held object.
-    Held(Arc<dyn Object>),
+    Object(Arc<dyn Object>),
 }
 
 impl Target<'_> {
     pub(crate) fn stat(&self) -> Result<Attr> {
         match self {
-            Self::At(dir, name) => dir.stat_at(Name::new(name)?),
-            Self::Held(object) => object.stat(),
+            Self::Entry(dir, name) => dir.stat_at(Name::new(name)?),
+            Self::Object(object) => object.stat(),
         }
     }
 
     pub(super) fn set_mode(&self, mode: u32) -> Result<()> {
         match self {
-            Self::At(dir, name) => dir.set_mode_at(Name::new(name)?, mode),
-            Self::Held(object) => object.set_mode(mode),
+            Self::Entry(dir, name) => dir.set_mode_at(Name::new(name)?, mode),
+            Self::Object(object) => object.set_mode(mode),
         }
     }
 
     pub(super) fn set_owner(&self, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
         match self {
-            Self::At(dir, name) => dir.set_owner_at(Name::new(name)?, uid, gid),
-            Self::Held(object) => object.set_owner(uid, gid),
+            Self::Entry(dir, name) => dir.set_owner_at(Name::new(name)?, uid, gid),
+            Self::Object(object) => object.set_owner(uid, gid),
         }
     }
 
     pub(super) fn set_times(&self, atime: Option<SetTime>, mtime: Option<SetTime>) -> Result<()> {
         match self {
-            Self::At(dir, name) => dir.set_times_at(Name::new(name)?, atime, mtime),
-            Self::Held(object) => object.set_times(atime, mtime),
+            Self::Entry(dir, name) => dir.set_times_at(Name::new(name)?, atime, mtime),
+            Self::Object(object) => object.set_times(atime, mtime),
         }
     }
 
     pub(crate) fn get_xattr(&self, attr: &CStr, buf: &mut [u8]) -> Result<usize> {
         match self {
-            Self::At(dir, name) => dir.get_xattr_at(Name::new(name)?, attr, buf),
-            Self::Held(object) => object.get_xattr(attr, buf),
+            Self::Entry(dir, name) => dir.get_xattr_at(Name::new(name)?, attr, buf),
+            Self::Object(object) => object.get_xattr(attr, buf),
         }
     }
 
     /// Opens the regular file that it is.
     pub(crate) fn open(&self, mode: OpenMode) -> Result<Arc<dyn BranchFile>> {
         match self {
-            Self::At(dir, name) => dir.open_file(Name::new(name)?, mode),
-            Self::Held(object) => object.reopen(mode),
+            Self::Entry(dir, name) => dir.open_file(Name::new(name)?, mode),
+            Self::Object(object) => object.reopen(mode),
         }
     }
 
     /// The object itself, held.
     pub(crate) fn hold(&self) -> Result<Arc<dyn Object>> {
         match self {
-            Self::At(dir, name) => dir.hold(Name::new(name)?),
-            Self::Held(object) => Ok(Arc::clone(object)),
+            Self::Entry(dir, name) => dir.hold(Name::new(name)?),
+            Self::Object(object) => Ok(Arc::clone(object)),
         }
     }
 }
@@ -71,7 +71,7 @@ impl FileState {
     /// Opens the file, whose inode is at `target`. ESTALE: the name is another file's.
     pub(crate) fn open(&self, target: &Target<'_>, mode: OpenMode) -> Result<Arc<dyn BranchFile>> {
         let file = target.open(mode)?;
-        if let (Target::At(..), Some((0, ino))) = (target, self.inode)
+        if let (Target::Entry(..), Some((0, ino))) = (target, self.inode)
             && file.stat()?.ino != ino
         {
             return Err(Error::new(Errno::STALE, "another file has its name"));
@@ -82,24 +82,24 @@ impl FileState {
 
 impl Layers {
     /// A place in the upper layer.
-    pub(crate) fn target_at<'a>(&self, place: &'a Place) -> Result<Target<'a>> {
+    pub(crate) fn target_at<'a>(&self, place: &'a Dentry) -> Result<Target<'a>> {
         let parent = place.parent.as_dir().ok_or(Errno::NOTDIR)?;
         let handle = self.upper_of(parent)?.ok_or(Error::new(Errno::STALE, "parent is not in the upper"))?;
-        Ok(Target::At(handle, &place.name))
+        Ok(Target::Entry(handle, &place.name))
     }
 
     /// Where a file's inode is, and in which layer. The caller holds the file's state.
     pub(crate) fn target_of<'a>(&self, state: &'a FileState) -> Result<(u16, Target<'a>)> {
         match &state.at {
-            At::Lower(at) => {
+            InodeLocation::Lower(at) => {
                 let handle = at.dir.open(self)?;
-                Ok((at.dir.layer, Target::At(handle, &at.name)))
+                Ok((at.dir.layer, Target::Entry(handle, &at.name)))
             }
-            At::Upper => {
+            InodeLocation::Upper => {
                 let place = state.names.first().ok_or(Error::new(Errno::STALE, "file without a name"))?;
                 Ok((0, self.target_at(place)?))
             }
-            At::Held(object) => Ok((0, Target::Held(Arc::clone(object)))),
+            InodeLocation::Orphan(object) => Ok((0, Target::Object(Arc::clone(object)))),
         }
     }
 

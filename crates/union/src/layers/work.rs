@@ -2,9 +2,9 @@
 
 use crate::config::{Squash, UpperConfig};
 use crate::extents;
-use crate::layers::kept::KeptNames;
 use crate::layers::layer::{aufs_name, c_string};
 use crate::layers::marks::Space;
+use crate::layers::orphans::OrphanNames;
 use crate::layers::overrides::Format;
 use crate::nodes::recovery::ledger::Ledger;
 use crate::sync::Mutex;
@@ -60,7 +60,7 @@ pub(crate) struct Work {
     /// one is there before another thing goes.
     pub(crate) exchanges: bool,
     /// Removed files that may be open keep a name here: objects have no descriptors, and a process may come after this one.
-    pub(crate) kept: Option<Arc<KeptNames>>,
+    pub(crate) orphan: Option<Arc<OrphanNames>>,
     /// Most names that a file can have here, as far as its filesystem is known.
     pub(crate) links_max: u32,
     /// Remaking the shared whiteout, when its inode has too many links.
@@ -128,11 +128,11 @@ impl Work {
             _ => {}
         }
         let dir = root.open_dir(name).map_err(|e| e.doing("opening the work directory"))?;
-        let kept = match (ledger, dir.as_descriptor()) {
-            (Some(ledger), None) => Some(KeptNames::open(&dir, ledger)?),
+        let orphan = match (ledger, dir.as_descriptor()) {
+            (Some(ledger), None) => Some(OrphanNames::open(&dir, ledger)?),
             _ => None,
         };
-        clear(&*dir, 0, &kept.as_ref().map(|kept| kept.names()).unwrap_or_default())?;
+        clear(&*dir, 0, &orphan.as_ref().map(|orphan| orphan.names()).unwrap_or_default())?;
         // What is made here must inherit nothing: no ACL, no group.
         for acl in [c"system.posix_acl_default", c"system.posix_acl_access"] {
             match dir.remove_xattr(acl) {
@@ -165,7 +165,7 @@ impl Work {
             whiteouts: if device { Whiteouts::Device } else { Whiteouts::Aufs },
             exchanges,
             links_max: links_max(&*config.branch)?,
-            kept,
+            orphan,
             remake: Mutex::new(()),
             unnamed: AtomicBool::new(true),
             clones: AtomicBool::new(true),

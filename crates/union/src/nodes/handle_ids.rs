@@ -10,7 +10,7 @@
 
 use crate::layers::layer::InodeKey;
 use crate::nodes::limit::NodeLimit;
-use crate::nodes::node::{File, Node, Place};
+use crate::nodes::node::{Dentry, File, Node};
 use crate::sync::Mutex;
 use smallvec::SmallVec;
 use std::collections::{HashMap, VecDeque};
@@ -37,7 +37,7 @@ pub(crate) struct Note {
     /// The file, if another node shows it still.
     pub(crate) file: Weak<File>,
     /// The file, kept open, because it has a name that is not known.
-    pub(crate) kept: Option<Arc<File>>,
+    pub(crate) orphan: Option<Arc<File>>,
     /// The node has been dropped; its id is in nobody's hands but ours.
     pub(crate) dropped: bool,
 }
@@ -48,26 +48,26 @@ pub(crate) struct Spot {
     name: SmallVec<[u8; INLINE]>,
 }
 
-impl From<&Place> for Spot {
-    fn from(place: &Place) -> Self {
+impl From<&Dentry> for Spot {
+    fn from(place: &Dentry) -> Self {
         let name = SmallVec::from_slice(place.name.to_bytes_with_nul());
         Self { parent: Arc::clone(&place.parent), name }
     }
 }
 
 impl Spot {
-    fn place(&self) -> Option<Place> {
+    fn place(&self) -> Option<Dentry> {
         let name = CStr::from_bytes_with_nul(&self.name).ok()?;
-        Some(Place::new(&self.parent, name))
+        Some(Dentry::new(&self.parent, name))
     }
 }
 
 /// What is remembered of a forgotten object.
-pub(crate) struct Remembered {
-    pub(crate) place: Option<Place>,
+pub(crate) struct ForgottenObject {
+    pub(crate) place: Option<Dentry>,
     pub(crate) ino: u64,
     pub(crate) file: Option<Arc<File>>,
-    pub(crate) kept: bool,
+    pub(crate) orphan: bool,
 }
 
 #[derive(Default)]
@@ -76,15 +76,15 @@ struct Notes {
     by_key: HashMap<InodeKey, NodeId>,
     order: VecDeque<NodeId>,
     /// Ids of files that are kept open.
-    kept: VecDeque<NodeId>,
+    orphan: VecDeque<NodeId>,
 }
 
 impl Notes {
     /// Takes the note of an id out; to be dropped after the lock.
     fn remove(&mut self, id: NodeId) -> Option<Note> {
         let note = self.by_id.remove(&id)?;
-        if note.kept.is_some() {
-            self.kept.retain(|other| *other != id);
+        if note.orphan.is_some() {
+            self.orphan.retain(|other| *other != id);
         }
         if let Some(key) = note.key
             && self.by_key.get(&key) == Some(&id)
@@ -118,12 +118,12 @@ impl HandleIds {
         if !std::mem::replace(&mut note.dropped, false) {
             return None;
         }
-        let kept = note.kept.take();
-        if kept.is_some() {
-            notes.kept.retain(|other| *other != id);
+        let orphan = note.orphan.take();
+        if orphan.is_some() {
+            notes.orphan.retain(|other| *other != id);
         }
         drop(guard);
-        drop(kept);
+        drop(orphan);
         Some(id)
     }
 
@@ -149,8 +149,8 @@ impl HandleIds {
     /// Lets all files go that are kept open; returns ids that are given up for it.
     pub(crate) fn let_go(&self) -> Vec<NodeId> {
         let mut notes = self.notes.lock();
-        let kept = std::mem::take(&mut notes.kept);
-        let gone: Vec<_> = kept.into_iter().filter_map(|id| Some((id, notes.remove(id)?))).collect();
+        let orphan = std::mem::take(&mut notes.orphan);
+        let gone: Vec<_> = orphan.into_iter().filter_map(|id| Some((id, notes.remove(id)?))).collect();
         drop(notes);
         gone.into_iter().filter(|(_, note)| note.dropped).map(|(id, _)| id).collect()
     }
@@ -168,8 +168,8 @@ impl HandleIds {
         if let Some(key) = note.key {
             notes.by_key.insert(key, id);
         }
-        if note.kept.is_some() {
-            notes.kept.push_back(id);
+        if note.orphan.is_some() {
+            notes.orphan.push_back(id);
         }
         notes.by_id.insert(id, note);
         if before.is_none() {
@@ -179,7 +179,7 @@ impl HandleIds {
         let most = NOTES_MAX.min(self.limit.most() / NOTES_PART);
         let mut oldest = || if notes.order.len() > most { notes.order.pop_front() } else { None };
         let oldest = [oldest(), oldest()];
-        let longest = if notes.kept.len() > KEPT_MAX { notes.kept.front().copied() } else { None };
+        let longest = if notes.orphan.len() > KEPT_MAX { notes.orphan.front().copied() } else { None };
         let [oldest, older] = oldest;
         let gone = [oldest, older, longest].map(|id| notes.remove(id?).map(|note| (id, note.dropped, note)));
         drop(guard);
@@ -188,14 +188,14 @@ impl HandleIds {
     }
 
     /// Where a forgotten object was, its inode number, and its file, if a node shows it or it is kept.
-    pub(crate) fn find(&self, id: NodeId) -> Option<Remembered> {
+    pub(crate) fn find(&self, id: NodeId) -> Option<ForgottenObject> {
         let notes = self.notes.lock();
         let note = notes.by_id.get(&id)?;
-        Some(Remembered {
+        Some(ForgottenObject {
             place: note.place.as_ref().and_then(Spot::place),
             ino: note.ino,
             file: note.file.upgrade(),
-            kept: note.kept.is_some(),
+            orphan: note.orphan.is_some(),
         })
     }
 

@@ -9,7 +9,7 @@ const OWN_BITS: u32 = 56;
 /// high bits, as with the kernel's `xino`; a number that already uses those bits is hashed into the rest, where
 /// a collision is possible but unlikely (birthday bound of 2^56). So are all numbers of the filesystems for which the bits do not
 /// suffice.
-pub(crate) fn shown(fs: u16, ino: u64) -> u64 {
+pub(crate) fn visible_ino(fs: u16, ino: u64) -> u64 {
     if fs == 0 {
         return ino;
     }
@@ -28,16 +28,16 @@ pub(crate) fn shown(fs: u16, ino: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::shown;
+    use super::visible_ino;
 
     #[test]
     fn one_filesystem_keeps_its_numbers_and_others_stay_apart() {
-        assert_eq!(shown(0, 42), 42);
-        assert_eq!(shown(0, u64::MAX), u64::MAX);
-        assert_ne!(shown(1, 42), shown(2, 42));
-        assert_eq!(shown(3, u64::MAX) >> 56, 3);
-        assert_eq!(shown(254, 42), 254 << 56 | 42);
-        assert_ne!(shown(300, 42), shown(301, 42));
-        assert_eq!(shown(301, 42) >> 56, 255);
+        assert_eq!(visible_ino(0, 42), 42);
+        assert_eq!(visible_ino(0, u64::MAX), u64::MAX);
+        assert_ne!(visible_ino(1, 42), visible_ino(2, 42));
+        assert_eq!(visible_ino(3, u64::MAX) >> 56, 3);
+        assert_eq!(visible_ino(254, 42), 254 << 56 | 42);
+        assert_ne!(visible_ino(300, 42), visible_ino(301, 42));
+        assert_eq!(visible_ino(301, 42) >> 56, 255);
     }
 }

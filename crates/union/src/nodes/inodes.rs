@@ -10,14 +10,14 @@ const SHARDS: usize = 64;
 
 /// What is known of an inode. A file whose node was swapped may be left with old nodes only; it is the same file, and
 /// gets another node.
-pub(crate) struct Known {
+pub(crate) struct InodeEntry {
     node: Weak<Node>,
     file: Weak<File>,
     /// Inode number as the union shows it.
     pub(crate) ino: u64,
 }
 
-impl Known {
+impl InodeEntry {
     pub(crate) fn new(node: &Arc<Node>) -> Self {
         let file = node.as_file().map_or_else(Weak::new, Arc::downgrade);
         Self { node: Arc::downgrade(node), file, ino: node.ino }
@@ -30,7 +30,7 @@ impl Known {
 }
 
 /// A part of the map.
-pub(crate) type Shard = Mutex<HashMap<InodeKey, Known>>;
+pub(crate) type Shard = Mutex<HashMap<InodeKey, InodeEntry>>;
 
 /// Nodes by inode, for inodes that have, or had, several links.
 pub(crate) struct Inodes {
@@ -52,7 +52,7 @@ impl Inodes {
     pub(crate) fn set(&self, key: InodeKey, node: &Arc<Node>) {
         let mut shard = self.shard(key).lock();
         prune(&mut shard);
-        shard.insert(key, Known::new(node));
+        shard.insert(key, InodeEntry::new(node));
     }
 
     /// Drops entries of nodes that are gone.
@@ -71,7 +71,7 @@ impl Inodes {
 }
 
 /// Drops entries of nodes that are gone, when the map is about to grow.
-pub(crate) fn prune(shard: &mut HashMap<InodeKey, Known>) {
+pub(crate) fn prune(shard: &mut HashMap<InodeKey, InodeEntry>) {
     if shard.len() == shard.capacity() {
         shard.retain(|_, known| known.file.strong_count() > 0);
     }

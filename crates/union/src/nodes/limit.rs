@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// What has happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rung {
+pub enum LimitEvent {
     /// A union has as many nodes as it was to say.
     Crowded,
     /// Many nodes are no more.
@@ -75,20 +75,20 @@ impl NodeLimit {
     }
 
     /// Waits until something happens; None: for ever.
-    pub fn wait(&self, most: Option<Duration>) -> Rung {
+    pub fn wait(&self, most: Option<Duration>) -> LimitEvent {
         let mut rung = self.rung.lock();
         loop {
             if std::mem::take(&mut rung.0) {
-                return Rung::Crowded;
+                return LimitEvent::Crowded;
             }
             if std::mem::take(&mut rung.1) {
-                return Rung::Forgotten;
+                return LimitEvent::Forgotten;
             }
             match most {
                 None => self.bell.wait(&mut rung),
                 Some(most) => {
                     if self.bell.wait_for(&mut rung, most).timed_out() {
-                        return Rung::Nothing;
+                        return LimitEvent::Nothing;
                     }
                 }
             }

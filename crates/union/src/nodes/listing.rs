@@ -18,7 +18,7 @@ const LAST: u64 = i64::MAX as u64 - 1;
 
 /// One name of a directory.
 #[derive(Clone, Debug)]
-pub(crate) struct Listed {
+pub(crate) struct ListingEntry {
     pub(crate) name: SharedName,
     /// Inode number as the union shows it.
     pub(crate) ino: u64,
@@ -38,8 +38,8 @@ const FEW_MAX: usize = 64;
 
 /// Names by their offsets.
 enum ByOffset {
-    Few(Vec<(u64, Listed)>),
-    Many(BTreeMap<u64, Listed>),
+    Few(Vec<(u64, ListingEntry)>),
+    Many(BTreeMap<u64, ListingEntry>),
 }
 
 impl Default for ByOffset {
@@ -49,14 +49,14 @@ impl Default for ByOffset {
 }
 
 impl ByOffset {
-    fn get(&self, at: u64) -> Option<&Listed> {
+    fn get(&self, at: u64) -> Option<&ListingEntry> {
         match self {
             Self::Few(few) => few.get(place(few, at).ok()?).map(|(_, listed)| listed),
             Self::Many(many) => many.get(&at),
         }
     }
 
-    fn get_mut(&mut self, at: u64) -> Option<&mut Listed> {
+    fn get_mut(&mut self, at: u64) -> Option<&mut ListingEntry> {
         match self {
             Self::Few(few) => {
                 let index = place(few, at).ok()?;
@@ -67,7 +67,7 @@ impl ByOffset {
     }
 
     /// At an offset that is free.
-    fn insert(&mut self, at: u64, listed: Listed) {
+    fn insert(&mut self, at: u64, listed: ListingEntry) {
         match self {
             Self::Few(few) if few.len() < FEW_MAX => {
                 let index = place(few, at).unwrap_or_else(|index| index);
@@ -80,7 +80,7 @@ impl ByOffset {
         }
     }
 
-    fn remove(&mut self, at: u64) -> Option<Listed> {
+    fn remove(&mut self, at: u64) -> Option<ListingEntry> {
         match self {
             Self::Few(few) => {
                 let index = place(few, at).ok()?;
@@ -90,7 +90,7 @@ impl ByOffset {
         }
     }
 
-    fn from(&self, at: u64) -> impl Iterator<Item = (u64, &Listed)> {
+    fn from(&self, at: u64) -> impl Iterator<Item = (u64, &ListingEntry)> {
         let (few, many) = match self {
             Self::Few(few) => {
                 let index = place(few, at).unwrap_or_else(|index| index);
@@ -110,7 +110,7 @@ impl ByOffset {
     }
 }
 
-fn place(few: &[(u64, Listed)], at: u64) -> Result<usize, usize> {
+fn place(few: &[(u64, ListingEntry)], at: u64) -> Result<usize, usize> {
     few.binary_search_by_key(&at, |(offset, _)| *offset)
 }
 
@@ -154,7 +154,7 @@ impl Listing {
                 Some(_) => at = next(at),
             }
         }
-        self.entries.insert(at, Listed { name: name.into(), ino, kind, exact });
+        self.entries.insert(at, ListingEntry { name: name.into(), ino, kind, exact });
     }
 
     /// Takes a name out.
@@ -188,17 +188,17 @@ impl Listing {
     }
 
     /// What is known of a name.
-    pub(crate) fn get(&self, name: &[u8]) -> Option<&Listed> {
+    pub(crate) fn get(&self, name: &[u8]) -> Option<&ListingEntry> {
         self.entries.get(self.find(name)?)
     }
 
     /// The first entry after an offset.
-    pub(crate) fn after(&self, offset: u64) -> Option<(u64, &Listed)> {
+    pub(crate) fn after(&self, offset: u64) -> Option<(u64, &ListingEntry)> {
         self.iter_after(offset).next()
     }
 
     /// The entries after an offset, in order.
-    pub(crate) fn iter_after(&self, offset: u64) -> impl Iterator<Item = (u64, &Listed)> {
+    pub(crate) fn iter_after(&self, offset: u64) -> impl Iterator<Item = (u64, &ListingEntry)> {
         self.entries.from(offset.saturating_add(1).max(FIRST))
     }
 

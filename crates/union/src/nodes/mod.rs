@@ -1,6 +1,5 @@
 //! What a kernel holds: nodes, their table, their names and numbers.
 
-pub(crate) mod busy;
 pub(crate) mod handle_ids;
 pub(crate) mod ids;
 pub(crate) mod ino;
@@ -12,14 +11,15 @@ pub(crate) mod node;
 pub(crate) mod recovery;
 pub(crate) mod shared_name;
 pub(crate) mod table;
+pub(crate) mod text_busy;
 
 use crate::config::UnionConfig;
 use crate::layers::layer::InodeKey;
-use crate::nodes::handle_ids::{Note, Remembered};
+use crate::nodes::handle_ids::{ForgottenObject, Note};
 use crate::nodes::inodes::{Inodes, Shard};
 use crate::nodes::node::{Body, Dir, File, Node};
 use crate::nodes::recovery::ledger::{Flags, Ledger};
-use crate::nodes::recovery::pending::Recovery;
+use crate::nodes::recovery::pending_nodes::Recovery;
 use crate::nodes::table::Table;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -37,7 +37,7 @@ pub(crate) struct Nodes {
 impl Nodes {
     /// The root alone: a directory and its inode number.
     pub(crate) fn new(config: &UnionConfig, (dir, ino): (Dir, u64)) -> Self {
-        let recovery = Recovery::of(config.ledger.as_deref());
+        let recovery = Recovery::from_ledger(config.ledger.as_deref());
         let table = Arc::new(Table::new(
             config.ledger.clone(),
             config.generations.clone(),
@@ -176,7 +176,7 @@ impl Nodes {
     }
 
     /// What is remembered of a forgotten node.
-    pub(crate) fn remembered(&self, id: NodeId) -> Option<Remembered> {
+    pub(crate) fn remembered(&self, id: NodeId) -> Option<ForgottenObject> {
         self.table.handle_ids.find(id)
     }
 

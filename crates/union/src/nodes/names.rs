@@ -3,7 +3,7 @@
 //! Nearly every file has one, or a few, which are looked at one after the other. A layer can hold a file with tens of thousands:
 //! from a number on they are found by their hash, so that what is done once for each name stays as cheap as the name.
 
-use crate::nodes::node::{Node, Place};
+use crate::nodes::node::{Dentry, Node};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -17,7 +17,7 @@ const HASHED_FROM: usize = 32;
 /// The names by which a file is known, in no order that means anything.
 pub(crate) enum Names {
     /// As nearly every file has.
-    One(Place),
+    One(Dentry),
     /// None, or several.
     Some(Option<Box<List>>),
 }
@@ -25,7 +25,7 @@ pub(crate) enum Names {
 /// Several names.
 #[derive(Default)]
 pub(crate) struct List {
-    places: Vec<Place>,
+    places: Vec<Dentry>,
     index: Option<Box<Index>>,
 }
 
@@ -43,7 +43,7 @@ impl Default for Names {
 }
 
 impl Names {
-    pub(crate) const fn one(place: Place) -> Self {
+    pub(crate) const fn one(place: Dentry) -> Self {
         Self::One(place)
     }
 
@@ -52,7 +52,7 @@ impl Names {
         if self.contains(parent, name) {
             return false;
         }
-        let place = Place::new(parent, name);
+        let place = Dentry::new(parent, name);
         match self {
             Self::Some(Some(list)) => list.push(place),
             Self::Some(None) => *self = Self::One(place),
@@ -87,9 +87,9 @@ impl Names {
 }
 
 impl Deref for Names {
-    type Target = [Place];
+    type Target = [Dentry];
 
-    fn deref(&self) -> &[Place] {
+    fn deref(&self) -> &[Dentry] {
         match self {
             Self::One(place) => std::slice::from_ref(place),
             Self::Some(Some(list)) => &list.places,
@@ -99,19 +99,19 @@ impl Deref for Names {
 }
 
 impl List {
-    fn push(&mut self, place: Place) {
+    fn push(&mut self, place: Dentry) {
         let at = self.places.len();
         if let (Some(index), Ok(name)) = (&mut self.index, Name::new(&place.name)) {
             index.note(&place.parent, name, at);
         }
         self.places.push(place);
         if self.index.is_none() && self.places.len() >= HASHED_FROM {
-            self.index = Some(Index::of(&self.places));
+            self.index = Some(Index::build(&self.places));
         }
     }
 
     /// What is taken out is dropped by the caller: its directory's node may go with it.
-    fn remove(&mut self, parent: &Arc<Node>, name: Name<'_>) -> Option<Place> {
+    fn remove(&mut self, parent: &Arc<Node>, name: Name<'_>) -> Option<Dentry> {
         let at = self.find(parent, name)?;
         let gone = self.places.swap_remove(at);
         let Some(index) = &mut self.index else { return Some(gone) };
@@ -141,7 +141,7 @@ impl List {
 }
 
 impl Index {
-    fn of(places: &[Place]) -> Box<Self> {
+    fn build(places: &[Dentry]) -> Box<Self> {
         let mut index = Box::<Self>::default();
         for (at, place) in places.iter().enumerate() {
             if let Ok(name) = Name::new(&place.name) {
@@ -218,7 +218,7 @@ mod tests {
     fn a_single_name_needs_no_memory_of_its_own() {
         let dirs = dirs();
         let name = Name::new(c"f").unwrap();
-        let mut file = Names::one(Place::new(&dirs[0], name));
+        let mut file = Names::one(Dentry::new(&dirs[0], name));
         assert!(matches!(file, Names::One(_)));
         assert!(!file.insert(&dirs[0], name));
         assert!(matches!(file, Names::One(_)));

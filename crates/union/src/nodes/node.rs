@@ -1,15 +1,15 @@
 //! What a kernel holds: nodes. A node is a directory, or it shows a file; several nodes may show one file.
 
 use crate::coherence::entries::Entries;
-use crate::coherence::generations::Watched;
+use crate::coherence::generations::FileGeneration;
 use crate::coherence::leases::DirLease;
 use crate::copyup::privileges::NoCapability;
-use crate::copyup::unsynced::Unsynced;
+use crate::copyup::unsynced_metadata::UnsyncedMetadata;
 use crate::extents::PartialFile;
-use crate::layers::handles::{Evict, Evicted, Slot};
-use crate::layers::kept::KeptName;
+use crate::layers::handles::{Evict, EvictOutcome, Slot};
 use crate::layers::layer::{InodeKey, LowerDir, described};
-use crate::layers::maps::DoomedSidecar;
+use crate::layers::orphans::OrphanName;
+use crate::layers::sidecar::DoomedSidecar;
 use crate::nodes::names::Names;
 use crate::nodes::shared_name::SharedName;
 use crate::sync::{AtomicBool, AtomicU32};
@@ -28,12 +28,12 @@ thread_local! {
 
 /// Where a name is: a directory and the name in it.
 #[derive(Clone)]
-pub(crate) struct Place {
+pub(crate) struct Dentry {
     pub(crate) parent: Arc<Node>,
     pub(crate) name: SharedName,
 }
 
-impl Place {
+impl Dentry {
     pub(crate) fn new(parent: &Arc<Node>, name: impl Into<SharedName>) -> Self {
         Self { parent: Arc::clone(parent), name: name.into() }
     }
@@ -57,7 +57,7 @@ pub(crate) struct Node {
 }
 
 /// Where nodes have their ids from.
-pub(crate) trait Keeper: Send + Sync {
+pub(crate) trait IdSource: Send + Sync {
     /// A node has ended, `key` being its object as it is found now.
     fn ended(&self, id: NodeId, key: Option<InodeKey>);
     /// By which nodes find it.
@@ -65,18 +65,18 @@ pub(crate) trait Keeper: Send + Sync {
 }
 
 /// One for all nodes of a keeper, so that each has a thin reference.
-pub(crate) struct Origin(Weak<dyn Keeper>);
+pub(crate) struct Origin(Weak<dyn IdSource>);
 
 /// What a node is.
 pub(crate) enum Body {
     /// A directory.
     Dir(Box<Dir>),
     /// Anything else.
-    File(Shown),
+    File(NodeFile),
 }
 
 /// The file that a node shows.
-pub(crate) struct Shown {
+pub(crate) struct NodeFile {
     file: Arc<File>,
     marks: Marks,
 }
@@ -97,7 +97,7 @@ impl Marks {
     }
 }
 
-impl Deref for Shown {
+impl Deref for NodeFile {
     type Target = Arc<File>;
 
     fn deref(&self) -> &Arc<File> {
@@ -112,7 +112,7 @@ pub(crate) struct Dir {
     /// One copy-up at a time; also taken by what moves or removes the directory.
     pub(crate) copy: Mutex<()>,
     /// Where it is; None for the root and when it has been removed.
-    pub(crate) place: RwLock<Option<Place>>,
+    pub(crate) place: RwLock<Option<Dentry>>,
     /// Its directory in the upper layer.
     pub(crate) upper: Mutex<Option<UpperDir>>,
     /// Its directories in lower layers, uppermost first. Never changes.
@@ -168,11 +168,11 @@ pub(crate) struct File {
     pub(crate) kind: FileKind,
     /// Where it lives.
     pub(crate) state: RwLock<FileState>,
-    in_use: OnceLock<Arc<InUse>>,
+    in_use: OnceLock<Arc<OpenState>>,
 }
 
 /// What a file has once somebody has opened, changed or replaced it.
-pub(crate) struct InUse {
+pub(crate) struct OpenState {
     /// One copy-up at a time.
     pub(crate) copy: Mutex<()>,
     /// The partial file behind it while somebody uses it: there is only one, for it knows which blocks are whose.
@@ -183,8 +183,8 @@ pub(crate) struct InUse {
     pub(crate) cached_opens: AtomicU32,
     /// Opens by which it can be mapped to write, of those that were handed to the kernel.
     pub(crate) mappable: AtomicU32,
-    /// When the kernel last said that it was changed ([`crate::coherence::ctimes`]).
-    pub(crate) stated: Mutex<Option<Timestamp>>,
+    /// When the kernel last said that it was changed ([`crate::coherence::ctime_cache`]).
+    pub(crate) kernel_ctime: Mutex<Option<Timestamp>>,
     /// The open file behind a regular file. Reading and writing takes this slot's lock and no other.
     pub(crate) io: Slot<Io>,
     /// The node that shows the file since its last node was swapped.
@@ -193,17 +193,17 @@ pub(crate) struct InUse {
     /// to it.
     replaced: Mutex<Vec<(NodeId, Arc<Node>)>>,
     /// Who may have mapped it.
-    pub(crate) watched: Watched,
+    pub(crate) watched: FileGeneration,
     /// Held shared by what writes to it and then gives back what that takes: times, set-id bits, its capability. Exclusively by what sets
     /// those.
     pub(crate) times: RwLock<()>,
     /// Whether it is known to have no capability.
     pub(crate) no_capability: NoCapability,
     /// Whether a sync of its data is enough.
-    pub(crate) unsynced: Unsynced,
+    pub(crate) unsynced: UnsyncedMetadata,
 }
 
-impl InUse {
+impl OpenState {
     fn new() -> Arc<Self> {
         Arc::new(Self {
             copy: Mutex::new(()),
@@ -211,19 +211,19 @@ impl InUse {
             doomed: Mutex::default(),
             cached_opens: AtomicU32::new(0),
             mappable: AtomicU32::new(0),
-            stated: Mutex::default(),
+            kernel_ctime: Mutex::default(),
             io: Slot::empty(),
             successor: Mutex::new(Weak::new()),
             replaced: Mutex::default(),
-            watched: Watched::default(),
+            watched: FileGeneration::default(),
             times: RwLock::new(()),
             no_capability: NoCapability::default(),
-            unsynced: Unsynced::new(),
+            unsynced: UnsyncedMetadata::new(),
         })
     }
 }
 
-impl InUse {
+impl OpenState {
     /// To be dropped without any lock.
     fn take_successor(&self, id: NodeId) -> Option<Arc<Node>> {
         let mut replaced = self.replaced.lock();
@@ -232,18 +232,18 @@ impl InUse {
     }
 }
 
-impl Evict for InUse {
-    fn evict(&self) -> Evicted {
+impl Evict for OpenState {
+    fn evict(&self) -> EvictOutcome {
         self.io.evict()
     }
 }
 
 /// Whoever asks for any of it begins to use the file; [`File::used`] only looks.
 impl Deref for File {
-    type Target = Arc<InUse>;
+    type Target = Arc<OpenState>;
 
-    fn deref(&self) -> &Arc<InUse> {
-        self.in_use.get_or_init(InUse::new)
+    fn deref(&self) -> &Arc<OpenState> {
+        self.in_use.get_or_init(OpenState::new)
     }
 }
 
@@ -269,17 +269,17 @@ pub(crate) struct FileState {
     /// Names by which it is known here; there may be more in the layer.
     pub(crate) names: Names,
     /// Its inode.
-    pub(crate) at: At,
+    pub(crate) at: InodeLocation,
     /// Which inode that is; None after a copy-up, until somebody needs to know.
     pub(crate) inode: Option<InodeKey>,
     /// Where its data are, as long as they are not all in the inode.
-    pub(crate) below: Option<Arc<Below>>,
+    pub(crate) below: Option<Arc<LowerData>>,
     /// Some blocks are in the inode; the others are below. Without it, all data are below.
     pub(crate) partial: bool,
     /// Its data were below, and are not there any more, or not the same.
     pub(crate) lost_data: bool,
     /// What only few files have, most of them without a name.
-    pub(crate) rare: Option<Box<Rare>>,
+    pub(crate) rare: Option<Box<RareState>>,
     /// Names of a lower file that were removed since it is known.
     pub(crate) lost: u32,
     /// A user's own character device 0:0, stored as an empty file.
@@ -291,40 +291,40 @@ pub(crate) struct FileState {
 
 /// What only few files have.
 #[derive(Default)]
-pub(crate) struct Rare {
+pub(crate) struct RareState {
     /// Its name in the work directory, if it needs one there.
-    pub(crate) kept: Option<Arc<KeptName>>,
+    pub(crate) orphan: Option<Arc<OrphanName>>,
     /// Times set on a lower file that has no name any more; they end with it.
     pub(crate) orphan_times: Option<(Timestamp, Timestamp)>,
 }
 
 /// Where the inode is.
-pub(crate) enum At {
+pub(crate) enum InodeLocation {
     /// In a lower layer.
-    Lower(LowerAt),
+    Lower(LowerLocation),
     /// In the upper layer, under each of its names.
     Upper,
     /// In the upper layer, possibly without any name.
-    Held(Arc<dyn Object>),
+    Orphan(Arc<dyn Object>),
 }
 
 /// A file in a lower layer.
 #[derive(Clone)]
-pub(crate) struct LowerAt {
+pub(crate) struct LowerLocation {
     pub(crate) dir: Arc<LowerDir>,
     pub(crate) name: SharedName,
 }
 
 /// Where data are that a file does not have itself.
-pub(crate) struct Below {
+pub(crate) struct LowerData {
     /// A file with data.
-    pub(crate) at: LowerAt,
+    pub(crate) at: LowerLocation,
     /// Where the rest is, if that file is partial.
-    pub(crate) next: Option<Arc<Below>>,
+    pub(crate) next: Option<Arc<LowerData>>,
 }
 
 impl Node {
-    pub(crate) fn new(id: NodeId, ino: u64, body: Body, keeper: &Arc<impl Keeper + 'static>) -> Self {
+    pub(crate) fn new(id: NodeId, ino: u64, body: Body, keeper: &Arc<impl IdSource + 'static>) -> Self {
         let new = || {
             let keeper = Arc::downgrade(keeper);
             Arc::new(Origin(keeper))
@@ -333,8 +333,13 @@ impl Node {
     }
 
     /// A second node of a file, for a handle with an id that the file had before.
-    pub(crate) fn alias(id: NodeId, ino: u64, file: Arc<File>, keeper: &Arc<impl Keeper + 'static>) -> Self {
-        Self::new(id, ino, Body::File(Shown { file, marks: Marks::new(true) }), keeper)
+    pub(crate) fn alias(
+        id: NodeId,
+        ino: u64,
+        file: Arc<File>,
+        keeper: &Arc<impl IdSource + 'static>,
+    ) -> Self {
+        Self::new(id, ino, Body::File(NodeFile { file, marks: Marks::new(true) }), keeper)
     }
 
     /// What it is to the kernel.
@@ -393,7 +398,7 @@ impl Drop for Node {
     /// Takes the node out of its parents' tables and gives its id back.
     fn drop(&mut self) {
         let this: *const Self = self;
-        let unlist = |place: &Place| {
+        let unlist = |place: &Dentry| {
             if let Some(dir) = place.parent.as_dir() {
                 dir.entries.forget(&place.name, this);
             }
@@ -464,7 +469,7 @@ impl Dir {
     }
 
     pub(crate) fn new(
-        place: Option<Place>,
+        place: Option<Dentry>,
         lowers: Vec<Arc<LowerDir>>,
         lower_path: Option<SharedName>,
     ) -> Self {
@@ -492,7 +497,7 @@ impl Inherit {
 
 impl FileState {
     /// Of a file that has its data itself.
-    pub(crate) fn whole(names: Names, at: At, inode: InodeKey) -> Self {
+    pub(crate) fn whole(names: Names, at: InodeLocation, inode: InodeKey) -> Self {
         Self {
             names,
             at,
@@ -508,16 +513,16 @@ impl FileState {
     }
 
     /// Its name in the work directory.
-    pub(crate) fn kept(&self) -> Option<&Arc<KeptName>> {
-        self.rare.as_ref()?.kept.as_ref()
+    pub(crate) fn orphan(&self) -> Option<&Arc<OrphanName>> {
+        self.rare.as_ref()?.orphan.as_ref()
     }
 
     /// Gives it a name there, or takes that away; the one that it had.
-    pub(crate) fn set_kept(&mut self, kept: Option<Arc<KeptName>>) -> Option<Arc<KeptName>> {
-        if kept.is_none() {
-            return self.rare.as_mut()?.kept.take();
+    pub(crate) fn set_orphan_name(&mut self, orphan: Option<Arc<OrphanName>>) -> Option<Arc<OrphanName>> {
+        if orphan.is_none() {
+            return self.rare.as_mut()?.orphan.take();
         }
-        std::mem::replace(&mut self.rare.get_or_insert_default().kept, kept)
+        std::mem::replace(&mut self.rare.get_or_insert_default().orphan, orphan)
     }
 
     /// Times that it was given when it had no name any more.
@@ -539,7 +544,7 @@ impl File {
     }
 
     /// What it has of being used, if it has been.
-    pub(crate) fn used(&self) -> Option<&Arc<InUse>> {
+    pub(crate) fn used(&self) -> Option<&Arc<OpenState>> {
         self.in_use.get()
     }
 
@@ -557,7 +562,7 @@ impl File {
 impl Body {
     /// A file, by its only node so far.
     pub(crate) const fn file(file: Arc<File>) -> Self {
-        Self::File(Shown { file, marks: Marks::new(false) })
+        Self::File(NodeFile { file, marks: Marks::new(false) })
     }
 
     /// The name by which it was found.

@@ -8,7 +8,7 @@ use crate::layers::layer::InodeKey;
 use crate::nodes::handle_ids::HandleIds;
 use crate::nodes::ids::{CHUNK, MAX_CHUNKS, id_of, slot_of};
 use crate::nodes::limit::NodeLimit;
-use crate::nodes::node::{Keeper, Node, Origin};
+use crate::nodes::node::{IdSource, Node, Origin};
 use crate::nodes::recovery::ledger::Ledger;
 use crate::sync::Mutex;
 use arc_swap::ArcSwapOption;
@@ -388,7 +388,7 @@ impl Table {
     }
 }
 
-impl Keeper for Table {
+impl IdSource for Table {
     fn origin(&self) -> &OnceLock<Arc<Origin>> {
         &self.origin
     }

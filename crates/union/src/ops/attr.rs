@@ -1,10 +1,10 @@
 //! Attributes: how a layer's become the union's, and how they are changed.
 
-use crate::coherence::mapped;
+use crate::coherence::mmap_files;
 use crate::layers::Layers;
 use crate::layers::attrs::{S_ISGID, S_ISUID};
 use crate::layers::target::{Target, as_object};
-use crate::nodes::node::{At, Body, File, FileState, Node};
+use crate::nodes::node::{Body, File, FileState, InodeLocation, Node};
 use crate::union::Core;
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -35,9 +35,9 @@ impl Core {
         let mut attr = self.layers.recorded(layer, attr, get)?;
         if layer == 0
             && attr.is_file()
-            && let Some(stated) = self.coherence.ctime(attr.ino, attr.ctime)
+            && let Some(kernel_ctime) = self.coherence.ctime(attr.ino, attr.ctime)
         {
-            attr.ctime = stated;
+            attr.ctime = kernel_ctime;
         }
         self.layers.map_owner(&mut attr);
         Ok(attr)
@@ -81,7 +81,7 @@ impl Core {
     ) -> Result<Attr> {
         let mut attr = self.present_with(layer, raw, |x, buf| target.get_xattr(x, buf))?;
         attr.nlink = state.links(attr.nlink);
-        if matches!(state.at, At::Lower(_)) {
+        if matches!(state.at, InodeLocation::Lower(_)) {
             attr.nlink = attr.nlink.saturating_sub(state.lost);
         }
         if let Some(data) = &state.below {
@@ -99,7 +99,7 @@ impl Core {
     }
 
     pub(crate) fn attr_reply(&self, node: &Node) -> Result<AttrReply> {
-        self.coherence.tells_attributes(node);
+        self.coherence.note_attributes_sent(node);
         let has_writers = self.has_writers_now(node);
         let attr = self.attr_of(node)?;
         Ok(AttrReply { attr, ttl: self.attr_ttl(node, &attr, has_writers) })
@@ -115,7 +115,7 @@ impl Core {
         if second || linked || has_writers {
             Duration::ZERO
         } else if self.may_be_mapped(node, attr) {
-            self.layers.config.ttl.min(mapped::TTL)
+            self.layers.config.ttl.min(mmap_files::TTL)
         } else {
             self.layers.config.ttl
         }
@@ -151,7 +151,7 @@ impl Core {
         set: &SetAttr,
     ) -> Result<Option<Attr>> {
         let mut set = *set;
-        let stated = set.ctime.take();
+        let kernel_ctime = set.ctime.take();
         if self.layers.config.squash.uid.is_some() {
             set.uid = None;
         }
@@ -163,7 +163,7 @@ impl Core {
                 set.kill_suidgid = false;
                 if !set.is_empty() {
                     let handle = self.ensure_upper_dir(node)?;
-                    let target = Target::Held(as_object(handle));
+                    let target = Target::Object(as_object(handle));
                     let done = self.layers.apply(cx, &target, FileKind::Directory, &set);
                     // Half of it may have been done.
                     dir.inherit.lock().take();
@@ -184,11 +184,11 @@ impl Core {
                         self.coherence.tell_attributes_changed(node);
                     }
                 }
-                if stated.is_some() && file.kind == FileKind::Regular && self.coherence.keeps_ctimes() {
+                if kernel_ctime.is_some() && file.kind == FileKind::Regular && self.coherence.keeps_ctimes() {
                     let state = file.state.read();
-                    if !matches!(state.at, At::Lower(_)) {
+                    if !matches!(state.at, InodeLocation::Lower(_)) {
                         let (layer, target) = self.layers.target_of(&state)?;
-                        if let Some(raw) = self.coherence.keep_ctime(file, stated, || target.stat())? {
+                        if let Some(raw) = self.coherence.keep_ctime(file, kernel_ctime, || target.stat())? {
                             let attr = self.attr_of_target(&state, (layer, &target), raw)?;
                             let ino = self.layers.number(node, &state, raw.ino);
                             return Ok(Some(Attr { ino, ..attr }));
@@ -214,7 +214,7 @@ impl Core {
         }
         {
             let mut state = file.state.write();
-            if !matches!(state.at, At::Lower(_)) {
+            if !matches!(state.at, InodeLocation::Lower(_)) {
                 return Ok(false);
             }
             if state.names.is_empty() {
@@ -232,7 +232,7 @@ impl Core {
 impl Layers {
     /// The number that a file shows whose inode has the number `raw` in its layer.
     fn number(&self, node: &Node, state: &FileState, raw: u64) -> u64 {
-        let has_own = state.apart && !matches!(state.at, At::Lower(_));
+        let has_own = state.apart && !matches!(state.at, InodeLocation::Lower(_));
         if has_own { self.shown_ino(0, raw) } else { node.ino }
     }
 }

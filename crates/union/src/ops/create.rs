@@ -1,17 +1,19 @@
 //! New names: files, directories, devices, links.
 
-use crate::coherence::names::{By, Change, LockedNames};
-use crate::copyup::partial::own_mark;
+use crate::coherence::names::{Change, LockedNames, NameChanger};
+use crate::copyup::partial_file::own_mark;
 use crate::layers::Layers;
 use crate::layers::attrs::{S_ISGID, S_ISUID, S_IXGRP};
 use crate::layers::layer::{c_string, join};
-use crate::layers::marks::{self, DirMarks, Own, WHITEOUT_PREFIX};
-use crate::layers::merge::Found;
+use crate::layers::marks::{self, DirMarks, OwnMark, WHITEOUT_PREFIX};
+use crate::layers::merge::LayerLookup;
 use crate::layers::overrides::Override;
 use crate::layers::target::Target;
 use crate::layers::work::{Whiteouts, Work};
 use crate::nodes::names::Names;
-use crate::nodes::node::{At, Body, Dir, File, FileState, Inherit, Io, Node, Owner, Place, UpperDir};
+use crate::nodes::node::{
+    Body, Dentry, Dir, File, FileState, Inherit, InodeLocation, Io, Node, Owner, UpperDir,
+};
 use crate::nodes::recovery::ledger::Flags;
 use crate::union::Core;
 use std::ffi::CStr;
@@ -25,7 +27,7 @@ const ACCESS_ACL: &CStr = c"system.posix_acl_access";
 
 /// What is to be made.
 #[derive(Clone, Copy)]
-pub(crate) enum Make<'a> {
+pub(crate) enum NewObject<'a> {
     /// A regular file.
     File,
     /// A directory.
@@ -36,7 +38,7 @@ pub(crate) enum Make<'a> {
     Symlink(&'a CStr),
 }
 
-impl Make<'_> {
+impl NewObject<'_> {
     /// Takes away again what has been made under a name, as far as that can be done.
     fn take_away(self, dir: &dyn BranchDir, name: Name<'_>) {
         let _ = if matches!(self, Self::Dir) { dir.remove_dir(name) } else { dir.remove(name) };
@@ -44,7 +46,7 @@ impl Make<'_> {
 }
 
 /// Something new: its node, its attributes, and the open file if it is a regular one.
-pub(crate) struct Made {
+pub(crate) struct NewNode {
     pub(crate) node: Arc<Node>,
     pub(crate) attr: Attr,
 }
@@ -76,10 +78,10 @@ impl Core {
         cx: &Context<'_>,
         parent: &Arc<Node>,
         name: Name<'_>,
-        what: Make<'_>,
+        what: NewObject<'_>,
         mode: u32,
     ) -> Result<(Arc<Node>, Entry)> {
-        let names = self.lock_names(parent, By::Kernel)?;
+        let names = self.lock_names(parent, NameChanger::Kernel)?;
         // A program may have made the name since the kernel looked: to be seen before it is said that this has begun to make it.
         if self.nodes.is_shared(parent.id) && names.child(name)?.is_some() {
             return Err(Error::new(Errno::EXIST, ""));
@@ -95,9 +97,9 @@ impl Core {
         cx: &Context<'_>,
         names: &LockedNames<'_>,
         name: Name<'_>,
-        what: Make<'_>,
+        what: NewObject<'_>,
         mode: u32,
-    ) -> Result<Made> {
+    ) -> Result<NewNode> {
         let work = self.upper.work()?;
         let (parent, dir) = (names.node(), names.dir());
         names.is_there()?;
@@ -111,8 +113,8 @@ impl Core {
         let own = work.own_mark_for(name, what)?;
         // An AUFS whiteout beside the name goes last, and then a lower directory must not show through.
         let opaque =
-            matches!(what, Make::Dir) && self.upper.aufs && self.layers.shows_from_below(dir, name)?;
-        let direct = own == Own::default() && !opaque;
+            matches!(what, NewObject::Dir) && self.upper.aufs && self.layers.shows_from_below(dir, name)?;
+        let direct = own == OwnMark::default() && !opaque;
         let change = names.change();
         cx.progress.once(|| {
             let made_at =
@@ -145,15 +147,15 @@ impl Core {
         handle: &dyn BranchDir,
         name: Name<'_>,
         file: Option<Arc<dyn BranchFile>>,
-        own: &Own,
-    ) -> Result<Made> {
+        own: &OwnMark,
+    ) -> Result<NewNode> {
         let raw = match &file {
             Some(file) => file.stat()?,
             None => handle.stat_at(name)?,
         };
         let mut attr = self.present(0, handle, name, raw)?;
         attr.ino = self.layers.shown_ino(0, raw.ino);
-        let place = Place::new(parent, change.shared(name));
+        let place = Dentry::new(parent, change.shared(name));
         let body = if raw.is_dir() {
             let new = Dir::new(Some(place), Vec::new(), None);
             self.layers.set_upper(&new, UpperDir::new(raw.ino, handle.open_dir(name)?, &DirMarks::default()));
@@ -162,7 +164,7 @@ impl Core {
             if own.null_device {
                 attr.mode = FileKind::CharDevice.mode_bits() | attr.perm();
             }
-            let state = FileState::whole(Names::one(place), At::Upper, (0, raw.ino));
+            let state = FileState::whole(Names::one(place), InodeLocation::Upper, (0, raw.ino));
             let state = FileState { null_device: own.null_device, ..state };
             let new = Arc::new(File::new(attr.kind(), state));
             new.unsynced.note_original();
@@ -173,18 +175,18 @@ impl Core {
             Body::file(new)
         };
         let node = change.made(name, (raw.ino, attr.ino, attr.kind()), body)?;
-        Ok(Made { node, attr })
+        Ok(NewNode { node, attr })
     }
 
     /// Creates a file without a name, for open(2) with O_TMPFILE.
-    pub(crate) fn make_unnamed(&self, cx: &Context<'_>, parent: &Arc<Node>, mode: u32) -> Result<Made> {
+    pub(crate) fn make_unnamed(&self, cx: &Context<'_>, parent: &Arc<Node>, mode: u32) -> Result<NewNode> {
         let work = self.upper.work()?;
         let handle = self.ensure_upper_dir(parent)?;
         self.room_to_hold(handle.as_descriptor())?;
         let inherit = self.inherit_of(parent)?;
-        let owner = self.layers.owner_of(cx, inherit, Make::File, mode);
-        let (file, kept) = match work.make_kept(&inherit, owner.mode)? {
-            Some((file, kept)) => (file, Some(kept)),
+        let owner = self.layers.owner_of(cx, inherit, NewObject::File, mode);
+        let (file, orphan) = match work.make_orphan(&inherit, owner.mode)? {
+            Some((file, orphan)) => (file, Some(orphan)),
             None => (handle.create_unnamed(owner.mode)?, None),
         };
         if (owner.uid, owner.gid) != work.ids {
@@ -201,8 +203,8 @@ impl Core {
         attr.ino = self.layers.shown_ino(0, raw.ino);
         attr.nlink = 0;
         let held: Arc<dyn Object> = Arc::clone(&file) as Arc<dyn Object>;
-        let mut state = FileState::whole(Names::default(), At::Held(held), (0, raw.ino));
-        state.set_kept(kept);
+        let mut state = FileState::whole(Names::default(), InodeLocation::Orphan(held), (0, raw.ino));
+        state.set_orphan_name(orphan);
         let new = Arc::new(File::new(FileKind::Regular, state));
         new.unsynced.note_original();
         new.no_capability.note();
@@ -212,7 +214,7 @@ impl Core {
         if let Some(file) = node.as_file() {
             self.write_held(&node, &file.state.read());
         }
-        Ok(Made { node, attr })
+        Ok(NewNode { node, attr })
     }
 
     /// Makes another name for a file.
@@ -230,12 +232,12 @@ impl Core {
         // What has lost its last name does not get another one, as with any filesystem. (What never had one is in the upper layer.)
         // A block map that goes with the file must not be needed again.
         let gone = file.used().is_some_and(|used| used.doomed.lock().is_some())
-            || matches!(file.state.read().at, At::Lower(_)) && self.attr_of(node)?.nlink == 0;
+            || matches!(file.state.read().at, InodeLocation::Lower(_)) && self.attr_of(node)?.nlink == 0;
         if !gone {
             // Before any directory is locked: copy-up may walk the tree.
             self.copy_up_attrs(node, file)?;
         }
-        let names = self.lock_names(parent, By::Kernel)?;
+        let names = self.lock_names(parent, NameChanger::Kernel)?;
         names.is_there()?;
         if names.child(name)?.is_some() {
             return Err(Error::new(Errno::EXIST, ""));
@@ -270,25 +272,25 @@ impl Core {
         if self.upper.aufs {
             work.remove_aufs_whiteout(&*handle, name)?;
         }
-        if matches!(state.at, At::Held(_)) && state.names.is_empty() {
-            state.at = At::Upper;
+        if matches!(state.at, InodeLocation::Orphan(_)) && state.names.is_empty() {
+            state.at = InodeLocation::Upper;
         }
         change.links(name, node, &mut state);
-        drop(state.set_kept(None));
+        drop(state.set_orphan_name(None));
         Ok(())
     }
 }
 
 impl Layers {
     /// Owner and mode of what `cx` makes in a directory: umask, set-group-id directories, mappings.
-    fn owner_of(&self, cx: &Context<'_>, inherit: Inherit, what: Make<'_>, mode: u32) -> Owner {
+    fn owner_of(&self, cx: &Context<'_>, inherit: Inherit, what: NewObject<'_>, mode: u32) -> Owner {
         let mut mode = mode & 0o7777;
         if !inherit.default_acl {
             mode &= !cx.umask;
         }
         let gid = if inherit.is_setgid() { inherit.owner.gid } else { cx.gid };
         if inherit.is_setgid() {
-            if matches!(what, Make::Dir) {
+            if matches!(what, NewObject::Dir) {
                 mode |= S_ISGID;
             } else if mode & (S_ISGID | S_IXGRP) == S_ISGID | S_IXGRP && cx.uid != 0 && !cx.in_group(gid) {
                 // As the kernel does for a caller outside the group: else anyone could make such a program.
@@ -304,9 +306,9 @@ impl Layers {
         work: &Work,
         (dir, xwhiteouts): (&dyn BranchDir, bool),
         name: Name<'_>,
-        what: Make<'_>,
+        what: NewObject<'_>,
         owner: Owner,
-        own: &Own,
+        own: &OwnMark,
     ) -> Result<Option<Arc<dyn BranchFile>>> {
         let replaces = match dir.stat_at(name) {
             Ok(attr) => {
@@ -334,12 +336,12 @@ impl Layers {
             _ => (None, None),
         };
         let place: &dyn BranchDir = nest.as_deref().unwrap_or(work.dir());
-        let is_dir = matches!(what, Make::Dir);
+        let is_dir = matches!(what, NewObject::Dir);
         let result = (|| {
             let file = work.make_at(place, temp, what, owner)?;
             if is_dir {
                 place.open_dir(temp)?.set_xattr(work.space.opaque(), b"y", 0)?;
-            } else if *own != Own::default() {
+            } else if *own != OwnMark::default() {
                 place.hold(temp)?.set_xattr(work.space.own(), &own.encode(), 0)?;
             }
             if is_dir && replaces && work.exchanges {
@@ -375,16 +377,16 @@ impl Layers {
         if dir.lowers.is_empty() {
             return Ok(false);
         }
-        Ok(!matches!(self.find(&dir.lowers, name)?, Found::Nothing))
+        Ok(!matches!(self.find(&dir.lowers, name)?, LayerLookup::Nothing))
     }
 }
 
 impl Work {
     /// The mark that something needs so that it is not mistaken for a whiteout.
-    fn own_mark_for(&self, name: Name<'_>, what: Make<'_>) -> Result<Own> {
-        let null_device = matches!(what, Make::Node(FileKind::CharDevice, 0));
-        let literal = (null_device || matches!(what, Make::File)) && self.looks_like_whiteout(name)?;
-        Ok(Own { null_device, literal, ..Own::default() })
+    fn own_mark_for(&self, name: Name<'_>, what: NewObject<'_>) -> Result<OwnMark> {
+        let null_device = matches!(what, NewObject::Node(FileKind::CharDevice, 0));
+        let literal = (null_device || matches!(what, NewObject::File)) && self.looks_like_whiteout(name)?;
+        Ok(OwnMark { null_device, literal, ..OwnMark::default() })
     }
 
     /// Whether a file of that name needs a mark so that it is not taken for a whiteout. EINVAL: no mark can help.
@@ -401,7 +403,7 @@ impl Work {
         &self,
         dir: &dyn BranchDir,
         name: Name<'_>,
-        what: Make<'_>,
+        what: NewObject<'_>,
         owner: Owner,
     ) -> Result<Option<Arc<dyn BranchFile>>> {
         let mut there = false;
@@ -417,7 +419,7 @@ impl Work {
         &self,
         dir: &dyn BranchDir,
         name: Name<'_>,
-        what: Make<'_>,
+        what: NewObject<'_>,
         owner: Owner,
         there: &mut bool,
     ) -> Result<Option<Arc<dyn BranchFile>>> {
@@ -426,14 +428,14 @@ impl Work {
         }
         let mut file = None;
         match what {
-            Make::File => file = Some(dir.create(name, owner.mode)?),
-            Make::Dir => dir.make_dir(name, owner.mode)?,
+            NewObject::File => file = Some(dir.create(name, owner.mode)?),
+            NewObject::Dir => dir.make_dir(name, owner.mode)?,
             // A 0:0 device is a whiteout; it is stored as an empty file with a mark.
-            Make::Node(FileKind::CharDevice, 0) | Make::Node(FileKind::Regular, _) => {
+            NewObject::Node(FileKind::CharDevice, 0) | NewObject::Node(FileKind::Regular, _) => {
                 drop(dir.create(name, owner.mode)?);
             }
-            Make::Node(kind, rdev) => dir.make_node(name, kind.mode_bits() | owner.mode, rdev)?,
-            Make::Symlink(target) => dir.make_symlink(name, target)?,
+            NewObject::Node(kind, rdev) => dir.make_node(name, kind.mode_bits() | owner.mode, rdev)?,
+            NewObject::Symlink(target) => dir.make_symlink(name, target)?,
         }
         *there = true;
         let chowned = (owner.uid, owner.gid) != self.ids;
@@ -444,8 +446,8 @@ impl Work {
             })?;
         // mkdir(2) drops set-id bits; so does a change of owner. The other bits may come from an ACL, and stay.
         if owner.mode & (S_ISGID | S_ISUID) != 0
-            && (chowned || matches!(what, Make::Dir))
-            && !matches!(what, Make::Symlink(_))
+            && (chowned || matches!(what, NewObject::Dir))
+            && !matches!(what, NewObject::Symlink(_))
         {
             let now = dir.stat_at(name)?.perm();
             let set_ids = if is_given { owner.mode & (S_ISGID | S_ISUID) } else { 0 };
@@ -462,7 +464,7 @@ impl Work {
         &self,
         dir: &dyn BranchDir,
         name: Name<'_>,
-        what: Make<'_>,
+        what: NewObject<'_>,
         owner: Owner,
         there: &mut bool,
     ) -> Result<Option<Arc<dyn BranchFile>>> {
@@ -470,14 +472,14 @@ impl Work {
         let mut file = None;
         let mut kind = None;
         match what {
-            Make::File => file = Some(dir.create(name, 0o600 | owner.mode & 0o777)?),
-            Make::Dir => dir.make_dir(name, 0o700 | owner.mode & 0o777)?,
-            Make::Symlink(target) => {
+            NewObject::File => file = Some(dir.create(name, 0o600 | owner.mode & 0o777)?),
+            NewObject::Dir => dir.make_dir(name, 0o700 | owner.mode & 0o777)?,
+            NewObject::Symlink(target) => {
                 // Symbolic links take no user attributes: they show the service's own ids.
                 dir.make_symlink(name, target)?;
                 return Ok(None);
             }
-            Make::Node(node, rdev) => {
+            NewObject::Node(node, rdev) => {
                 kind = Some((node, rdev));
                 drop(dir.create(name, 0o600)?);
             }
@@ -501,7 +503,7 @@ impl Work {
             {
                 let path = join(path, Name::new(&place.name)?);
                 tracing::debug!(below = %below.at.name.to_string_lossy(), "redirect of a file's data");
-                held.set_xattr(space.redirect(), crate::copyup::whole::absolute(&path).to_bytes(), 0)?;
+                held.set_xattr(space.redirect(), crate::copyup::full_copy::absolute(&path).to_bytes(), 0)?;
             }
         }
         // By its name alone first: most need no look at the file.
@@ -511,7 +513,7 @@ impl Work {
         {
             let held = target.hold()?;
             let own = own_mark(&*held, space).ok().flatten().unwrap_or_default();
-            held.set_xattr(space.own(), &Own { literal: true, ..own }.encode(), 0)?;
+            held.set_xattr(space.own(), &OwnMark { literal: true, ..own }.encode(), 0)?;
         }
         Ok(())
     }
@@ -520,8 +522,8 @@ impl Work {
 /// Links by name where there is one: that needs no privilege.
 fn link_target(target: &Target<'_>, object: &dyn Object, dir: &dyn BranchDir, name: Name<'_>) -> Result<()> {
     match target {
-        Target::At(from, old) => from.link(Name::new(old)?, dir, name),
-        Target::Held(_) => dir.link_object(object, name),
+        Target::Entry(from, old) => from.link(Name::new(old)?, dir, name),
+        Target::Object(_) => dir.link_object(object, name),
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the union can tell of itself and of its objects.
 
-use crate::nodes::node::{At, Body};
+use crate::nodes::node::{Body, InodeLocation};
 use crate::union::{Core, Union};
 use vellum_vfs::{NodeId, Result};
 
@@ -87,12 +87,12 @@ impl Union {
                 }
                 let state = file.state.read();
                 match &state.at {
-                    At::Lower(at) => {
+                    InodeLocation::Lower(at) => {
                         report.layer = usize::from(at.dir.layer);
                         report.layer_path = text(&at.dir.path_of(vellum_vfs::Name::new(&at.name)?));
                     }
-                    At::Upper => report.in_upper = true,
-                    At::Held(_) => {
+                    InodeLocation::Upper => report.in_upper = true,
+                    InodeLocation::Orphan(_) => {
                         report.in_upper = true;
                         report.layer_path = String::new();
                     }

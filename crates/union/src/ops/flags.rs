@@ -4,7 +4,7 @@
 //! it takes one, so they would protect nothing; nor what changes how the layer stores or finds things.
 
 use crate::layers::Layers;
-use crate::nodes::node::{At, Body, File, Node};
+use crate::nodes::node::{Body, File, InodeLocation, Node};
 use crate::union::Core;
 use std::sync::Arc;
 use vellum_vfs::{Errno, Error, FileKind, OpenMode, Result};
@@ -47,7 +47,7 @@ impl Layers {
             Body::File(file) => {
                 require_regular(file)?;
                 let state = file.state.read();
-                let lower = matches!(state.at, At::Lower(_));
+                let lower = matches!(state.at, InodeLocation::Lower(_));
                 (
                     self.config.upper.is_some() && !lower,
                     self.target_of(&state)?.1.open(OpenMode::READ)?.flags()?,

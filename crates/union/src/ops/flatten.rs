@@ -1,7 +1,7 @@
 //! An upper layer becomes whole: everything that its files still take from below is copied.
 
-use crate::copyup::partial;
-use crate::copyup::whole::Need;
+use crate::copyup::full_copy::Need;
+use crate::copyup::partial_file;
 use crate::layers::Layers;
 use crate::layers::layer::{c_string, join};
 use crate::layers::marks::Space;
@@ -25,7 +25,7 @@ const FAILED_MAX: usize = 100;
 
 /// What is to be done to make an upper layer whole, and what has been done.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Flattening {
+pub struct FlattenRun {
     /// Files that take data from below.
     pub files: u64,
     /// Files of them that are whole now.
@@ -71,7 +71,7 @@ impl Extent {
 }
 
 /// A file that takes data from below.
-struct Wanting {
+struct DependentFile {
     path: Box<CStr>,
     bytes: u64,
 }
@@ -86,12 +86,13 @@ impl Union {
     /// Copies what files of the upper layer still take from below, those first of which least is missing, as far as `extent` goes.
     /// `watch` sees every step; when it says false, the work ends there, and can be taken up again at any time. EROFS: there
     /// is no upper layer. Files that cannot be completed are named in the result; ENOSPC and its like end the work.
-    pub fn flatten(&self, extent: Extent, watch: &mut dyn FnMut(&Flattening) -> bool) -> Result<Flattening> {
+    pub fn flatten(&self, extent: Extent, watch: &mut dyn FnMut(&FlattenRun) -> bool) -> Result<FlattenRun> {
         let core = &self.0;
         let space = core.upper.work()?.space;
         let upper = core.layers.first().ok_or(Error::new(Errno::ROFS, "no upper layer"))?;
         let mut wanting = Vec::new();
-        let search = |found: &mut Vec<Wanting>| core.layers.find_wanting(&upper.branch.root(), space, found);
+        let search =
+            |found: &mut Vec<DependentFile>| core.layers.find_wanting(&upper.branch.root(), space, found);
         let searched = search(&mut wanting)?;
         wanting.sort_by_key(|file| file.bytes);
         let found = wanting.len();
@@ -102,11 +103,11 @@ impl Union {
             bytes += if fits { file.bytes } else { 0 };
             fits
         });
-        let mut state = Flattening {
+        let mut state = FlattenRun {
             files: found as u64,
             files_left: (found - wanting.len()) as u64,
             bytes,
-            ..Flattening::default()
+            ..FlattenRun::default()
         };
         for file in wanting {
             let before = state.bytes_done;
@@ -168,7 +169,7 @@ impl Union {
     }
 }
 
-impl Flattening {
+impl FlattenRun {
     fn fails(&mut self, why: Error) {
         self.files_failed += 1;
         if self.failed.len() < FAILED_MAX {
@@ -202,7 +203,7 @@ impl Layers {
         &self,
         root: &Arc<dyn BranchDir>,
         space: Space,
-        found: &mut Vec<Wanting>,
+        found: &mut Vec<DependentFile>,
     ) -> Result<bool> {
         let mut all = true;
         let mut to_list: Vec<(Arc<dyn BranchDir>, Box<CStr>, usize)> =
@@ -230,9 +231,9 @@ impl Layers {
                 {
                     if own.below {
                         let own = attr.blocks.saturating_mul(512);
-                        found.push(Wanting { path: at, bytes: attr.size.saturating_sub(own) });
+                        found.push(DependentFile { path: at, bytes: attr.size.saturating_sub(own) });
                     } else {
-                        partial::end_unmark(&*dir, name, space)?;
+                        partial_file::end_unmark(&*dir, name, space)?;
                     }
                 }
             }

@@ -2,8 +2,8 @@
 
 use crate::layers::Layers;
 use crate::layers::layer::InodeKey;
-use crate::nodes::handle_ids::{Note, Remembered, Spot};
-use crate::nodes::node::{At, Body, File, Node, Place};
+use crate::nodes::handle_ids::{ForgottenObject, Note, Spot};
+use crate::nodes::node::{Body, Dentry, File, InodeLocation, Node};
 use crate::union::Core;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering::Relaxed;
@@ -41,25 +41,25 @@ impl Core {
     }
 
     fn note_forgotten(&self, node: &Node) {
-        let (place, file, kept) = match &node.body {
+        let (place, file, orphan) = match &node.body {
             Body::Dir(dir) => {
                 dir.entries.forget_list();
                 (dir.place.read().as_ref().map(Spot::from), Weak::new(), None)
             }
             Body::File(file) => {
                 let place = file.state.read().names.first().map(Spot::from);
-                let kept = (place.is_none() && !is_gone(file)).then(|| Arc::clone(file));
+                let orphan = (place.is_none() && !is_gone(file)).then(|| Arc::clone(file));
                 // By another node, or by whoever is just using it. A reference that holds nothing keeps the memory all the same.
                 let others = Arc::strong_count(file) > 1;
-                (place, if others { Arc::downgrade(file) } else { Weak::new() }, kept)
+                (place, if others { Arc::downgrade(file) } else { Weak::new() }, orphan)
             }
         };
-        if place.is_none() && kept.is_none() {
+        if place.is_none() && orphan.is_none() {
             return;
         }
         let only_for_handles = node.marks().alias || node.marks().stale.load(Relaxed);
         let key = if only_for_handles { None } else { self.layers.key_of(node) };
-        self.nodes.remember(node.id, Note { place, ino: node.ino, key, file, kept, dropped: false });
+        self.nodes.remember(node.id, Note { place, ino: node.ino, key, file, orphan, dropped: false });
     }
 
     /// The node that a forgotten id stands for. ESTALE: not known, or not there any more.
@@ -80,7 +80,7 @@ impl Core {
             return Ok(node);
         }
         let stale = || Error::new(Errno::STALE, "handle");
-        let Remembered { place, ino, file, kept } = self.nodes.remembered(id).ok_or_else(stale)?;
+        let ForgottenObject { place, ino, file, orphan } = self.nodes.remembered(id).ok_or_else(stale)?;
         let alias = |current: Arc<Node>| {
             // The kernel holds the file through two nodes, and serves it itself through both.
             let passthrough = self.layers.is_passthrough();
@@ -88,7 +88,7 @@ impl Core {
         };
         if let Some(file) = file {
             let node = self.node_of(&file, ino)?;
-            if kept && node.id == id {
+            if orphan && node.id == id {
                 return Ok(node);
             }
             return alias(node);
@@ -111,7 +111,7 @@ impl Core {
     /// The node that shows a file: the one to which a name of it leads, or another one.
     fn node_of(&self, file: &Arc<File>, ino: u64) -> Result<Arc<Node>> {
         let place = file.state.read().names.first().cloned();
-        if let Some(Place { parent, name }) = place
+        if let Some(Dentry { parent, name }) = place
             && let Some(dir) = parent.as_dir()
         {
             let _names = dir.entries.share();
@@ -151,7 +151,7 @@ pub(crate) fn is_gone(file: &File) -> bool {
         return false;
     }
     match &state.at {
-        At::Held(object) => !object.stat().is_ok_and(|attr| state.links(attr.nlink) > 0),
-        At::Lower(_) | At::Upper => true,
+        InodeLocation::Orphan(object) => !object.stat().is_ok_and(|attr| state.links(attr.nlink) > 0),
+        InodeLocation::Lower(_) | InodeLocation::Upper => true,
     }
 }

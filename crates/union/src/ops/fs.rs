@@ -3,7 +3,7 @@
 use crate::config::Profile;
 use crate::layers::target::Target;
 use crate::nodes::node::Node;
-use crate::ops::create::{Make, check_target};
+use crate::ops::create::{NewObject, check_target};
 use crate::ops::io::regular;
 use crate::ops::readdir::parent_of;
 use crate::union::Union;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use vellum_vfs::{
     AttrReply, BranchFile, Connection, Context, DirSink, Duties, Entry, Errno, Error, FileKind, Filesystem,
-    Handle, Name, NodeId, OpenIo, Opened, OwnOpens, RenameFlags, Result, Seek, SetAttr, StatFs, UNKNOWN,
+    Handle, Name, NodeId, OpenIo, OpenReply, OwnOpens, RenameFlags, Result, Seek, SetAttr, StatFs, UNKNOWN,
     WriteFlags, XattrFlags,
 };
 
@@ -42,16 +42,16 @@ impl Union {
     }
 
     /// How a file that was just created is to be used.
-    fn opened(&self, node: &Arc<Node>, flags: u32) -> Result<Opened> {
+    fn opened(&self, node: &Arc<Node>, flags: u32) -> Result<OpenReply> {
         match self.0.layers.config.profile {
-            Profile::Cached => Ok(Opened { handle: NO_HANDLE, io: OpenIo::Cached { keep: true } }),
+            Profile::Cached => Ok(OpenReply { handle: NO_HANDLE, io: OpenIo::Cached { keep: true } }),
             // O_TRUNC has been done, or there was nothing to cut.
             Profile::Passthrough => self.hand_over(node, flags & !0o1000, false),
         }
     }
 
     /// The answer to an open, in passthrough; `known`: the kernel may know the file's attributes already.
-    fn hand_over(&self, node: &Arc<Node>, flags: u32, known: bool) -> Result<Opened> {
+    fn hand_over(&self, node: &Arc<Node>, flags: u32, known: bool) -> Result<OpenReply> {
         let io = self.0.open(node, flags)?;
         let handle = match (&io, node.as_file()) {
             (OpenIo::Passthrough(_), Some(file)) if flags & O_ACCMODE == O_RDWR => {
@@ -61,7 +61,7 @@ impl Union {
             (OpenIo::Passthrough(_) | OpenIo::Lent(_), _) => NO_HANDLE,
             _ => CACHED,
         };
-        Ok(Opened { handle, io })
+        Ok(OpenReply { handle, io })
     }
 
     fn look(&self, parent: NodeId, name: Name<'_>) -> Result<Option<Entry>> {
@@ -116,7 +116,7 @@ impl Filesystem for Union {
     }
 
     fn negative_ttl(&self, parent: NodeId, name: Name<'_>) -> Duration {
-        if self.0.tells_negative(parent, name) { self.0.layers.config.ttl } else { Duration::ZERO }
+        if self.0.note_negative_sent(parent, name) { self.0.layers.config.ttl } else { Duration::ZERO }
     }
 
     fn lookup_node(&self, _: &Context<'_>, node: NodeId) -> Result<Entry> {
@@ -146,16 +146,16 @@ impl Filesystem for Union {
         let file = node.as_file().ok_or(Error::new(Errno::INVAL, ""))?;
         let state = file.state.read();
         match &self.0.layers.target_of(&state)?.1 {
-            Target::At(dir, name) => dir.read_link_at(Name::new(name)?, buf),
-            Target::Held(object) => object.read_link(buf),
+            Target::Entry(dir, name) => dir.read_link_at(Name::new(name)?, buf),
+            Target::Object(object) => object.read_link(buf),
         }
     }
 
     fn mknod(&self, cx: &Context<'_>, parent: NodeId, name: Name<'_>, mode: u32, rdev: u64) -> Result<Entry> {
         let what = match FileKind::from_mode(mode) {
-            Some(FileKind::Regular) | None => Make::File,
+            Some(FileKind::Regular) | None => NewObject::File,
             Some(FileKind::Directory | FileKind::Symlink) => return Err(Error::new(Errno::INVAL, "mknod")),
-            Some(kind) => Make::Node(kind, rdev),
+            Some(kind) => NewObject::Node(kind, rdev),
         };
         let parent = self.dir(parent)?;
         Ok(self.0.make(cx, &parent, name, what, mode)?.1)
@@ -163,13 +163,13 @@ impl Filesystem for Union {
 
     fn mkdir(&self, cx: &Context<'_>, parent: NodeId, name: Name<'_>, mode: u32) -> Result<Entry> {
         let parent = self.dir(parent)?;
-        Ok(self.0.make(cx, &parent, name, Make::Dir, mode)?.1)
+        Ok(self.0.make(cx, &parent, name, NewObject::Dir, mode)?.1)
     }
 
     fn symlink(&self, cx: &Context<'_>, parent: NodeId, name: Name<'_>, target: &CStr) -> Result<Entry> {
         let target = check_target(target)?;
         let parent = self.dir(parent)?;
-        Ok(self.0.make(cx, &parent, name, Make::Symlink(&target), 0o777)?.1)
+        Ok(self.0.make(cx, &parent, name, NewObject::Symlink(&target), 0o777)?.1)
     }
 
     fn link(&self, cx: &Context<'_>, node: NodeId, parent: NodeId, name: Name<'_>) -> Result<Entry> {
@@ -202,7 +202,7 @@ impl Filesystem for Union {
         }
     }
 
-    fn open(&self, _: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened> {
+    fn open(&self, _: &Context<'_>, node: NodeId, flags: u32) -> Result<OpenReply> {
         if self.0.layers.is_passthrough() {
             return self.hand_over(&self.0.node(node)?, flags, true);
         }
@@ -212,7 +212,7 @@ impl Filesystem for Union {
         if flags & 0o1000 != 0 {
             self.0.truncate(&self.0.node(node)?, 0)?;
         }
-        Ok(Opened { handle: NO_HANDLE, io: OpenIo::Cached { keep: true } })
+        Ok(OpenReply { handle: NO_HANDLE, io: OpenIo::Cached { keep: true } })
     }
 
     fn create(
@@ -222,9 +222,9 @@ impl Filesystem for Union {
         name: Name<'_>,
         mode: u32,
         flags: u32,
-    ) -> Result<(Entry, Opened)> {
+    ) -> Result<(Entry, OpenReply)> {
         let dir = self.dir(parent)?;
-        let (node, mut entry) = match self.0.make(cx, &dir, name, Make::File, mode) {
+        let (node, mut entry) = match self.0.make(cx, &dir, name, NewObject::File, mode) {
             // Another client was faster.
             Err(e) if e.errno() == Errno::EXIST && flags & O_EXCL == 0 => {
                 let entry = self.look(parent, name)?.ok_or(e)?;
@@ -240,7 +240,7 @@ impl Filesystem for Union {
         Ok((entry, opened))
     }
 
-    fn tmpfile(&self, cx: &Context<'_>, parent: NodeId, mode: u32, flags: u32) -> Result<(Entry, Opened)> {
+    fn tmpfile(&self, cx: &Context<'_>, parent: NodeId, mode: u32, flags: u32) -> Result<(Entry, OpenReply)> {
         let made = self.0.make_unnamed(cx, &self.dir(parent)?, mode)?;
         let opened = self.opened(&made.node, flags)?;
         Ok((self.0.entry(&made.node, Some(made.attr))?, opened))
@@ -280,7 +280,7 @@ impl Filesystem for Union {
         self.0.fsync(&*self.0.node(node)?, datasync)
     }
 
-    fn opendir(&self, _: &Context<'_>, node: NodeId, _: u32) -> Result<Opened> {
+    fn opendir(&self, _: &Context<'_>, node: NodeId, _: u32) -> Result<OpenReply> {
         // What the kernel keeps of a directory it does not ask for again.
         let keeps = !self.0.layers.config.ttl.is_zero();
         if keeps && self.duties().intersects(Duties::OPENS_DIRS | Duties::OPENS_FILES) {
@@ -288,7 +288,7 @@ impl Filesystem for Union {
         }
         self.dir(node)?;
         let io = if keeps { OpenIo::Cached { keep: true } } else { OpenIo::Direct };
-        Ok(Opened { handle: NO_HANDLE, io })
+        Ok(OpenReply { handle: NO_HANDLE, io })
     }
 
     fn readdir(

@@ -1,14 +1,14 @@
 //! Data of regular files.
 
+use crate::copyup::full_copy::Need;
 use crate::copyup::privileges::Privileges;
-use crate::copyup::whole::Need;
 use crate::layers::Layers;
 use crate::layers::attrs::without_set_ids;
-use crate::layers::read::read_full;
+use crate::layers::read_file::read_full;
 use crate::nodes::Nodes;
-use crate::nodes::busy::ANY_EXECUTE;
-use crate::nodes::node::{At, File, Io, Node};
+use crate::nodes::node::{File, InodeLocation, Io, Node};
 use crate::nodes::recovery::ledger::Flags;
+use crate::nodes::text_busy::ANY_EXECUTE;
 use crate::ops::forget::is_gone;
 use crate::union::Core;
 use std::sync::Arc;
@@ -44,8 +44,8 @@ impl Layers {
         let io = match (&state.below, &state.at) {
             (Some(below), _) if state.partial => self.open_partial(file, &state, below)?,
             (Some(below), _) => self.below_io(self.open_below(below)?)?,
-            (None, At::Lower(at)) => self.below_io(self.open_lower(at)?)?,
-            (None, At::Upper | At::Held(_)) => {
+            (None, InodeLocation::Lower(at)) => self.below_io(self.open_lower(at)?)?,
+            (None, InodeLocation::Upper | InodeLocation::Orphan(_)) => {
                 let (_, target) = self.target_of(&state)?;
                 match state.open(&target, OpenMode::READ | OpenMode::WRITE) {
                     Ok(file) => Io::new(file, true),
@@ -314,7 +314,7 @@ impl Core {
             return Ok(());
         }
         let state = file.state.read();
-        if let At::Lower(_) = state.at {
+        if let InodeLocation::Lower(_) = state.at {
             return Ok(());
         }
         let (_, target) = self.layers.target_of(&state)?;

@@ -1,13 +1,13 @@
 //! A name becomes a node.
 
-use crate::coherence::entries::{Entered, Look};
-use crate::layers::data_below::InLayer;
+use crate::coherence::entries::{EntryLookup, EntryNode};
+use crate::layers::data_source::LayerFile;
 use crate::layers::layer::{InodeKey, LowerDir, c_string, join};
-use crate::layers::merge::{Found, is_absent, lower_path};
+use crate::layers::merge::{LayerLookup, is_absent, lower_path};
 use crate::nodes::Nodes;
-use crate::nodes::inodes::{Known, prune};
+use crate::nodes::inodes::{InodeEntry, prune};
 use crate::nodes::names::Names;
-use crate::nodes::node::{At, Body, Dir, File, FileState, LowerAt, Node, Place, UpperDir};
+use crate::nodes::node::{Body, Dentry, Dir, File, FileState, InodeLocation, LowerLocation, Node, UpperDir};
 use crate::nodes::recovery::ledger::Flags;
 use crate::nodes::shared_name::SharedName;
 use crate::sync::RwLockWriteGuard;
@@ -41,9 +41,9 @@ impl Core {
             return Ok(None);
         }
         match dir.entries.look(name) {
-            Look::Node(node) => return Ok(Some((self.current(node)?, None))),
-            Look::Absent if self.layers.is_current(dir) => return Ok(None),
-            Look::Absent | Look::Unknown => {}
+            EntryLookup::Node(node) => return Ok(Some((self.current(node)?, None))),
+            EntryLookup::Absent if self.layers.is_current(dir) => return Ok(None),
+            EntryLookup::Absent | EntryLookup::Unknown => {}
         }
         let found = self.search(parent, dir, name)?;
         if found.is_none() && dir.entries.searched(self.searches_max(dir)) {
@@ -81,8 +81,10 @@ impl Core {
                         return self.adopt_upper_dir(parent, dir, &*handle, name, &attr).map(Some);
                     }
                     let rest = &dir.lowers;
-                    let at = InLayer { layer: 0, handle: &*handle, name, attr, impure, rest };
-                    return self.adopt_file(parent, &dir.entries.name(name), at, At::Upper).map(Some);
+                    let at = LayerFile { layer: 0, handle: &*handle, name, attr, impure, rest };
+                    return self
+                        .adopt_file(parent, &dir.entries.name(name), at, InodeLocation::Upper)
+                        .map(Some);
                 }
                 Err(e) if is_absent(&e) => {
                     let covers = !dir.lowers.is_empty();
@@ -94,20 +96,26 @@ impl Core {
             }
         }
         match self.layers.find(&dir.lowers, name)? {
-            Found::Nothing => Ok(None),
-            Found::Dir(parts) => {
+            LayerLookup::Nothing => Ok(None),
+            LayerLookup::Dir(parts) => {
                 let path = lower_path(dir.lower_path.as_deref(), name);
                 self.adopt_dir(parent, name, parts, path, None).map(Some)
             }
-            Found::File { dir: lower, name: stored, attr, rest } => {
+            LayerLookup::File { dir: lower, name: stored, attr, rest } => {
                 let handle = lower.open(&self.layers)?;
                 let shared = dir.entries.name(name);
                 let stored_as = if *stored == *shared { shared.clone() } else { SharedName::from(&*stored) };
-                let at = At::Lower(LowerAt { dir: Arc::clone(&lower), name: stored_as });
+                let at = InodeLocation::Lower(LowerLocation { dir: Arc::clone(&lower), name: stored_as });
                 let stored = Name::new(&stored)?;
                 let impure = lower.impure;
-                let found =
-                    InLayer { layer: lower.layer, handle: &*handle, name: stored, attr, impure, rest: &rest };
+                let found = LayerFile {
+                    layer: lower.layer,
+                    handle: &*handle,
+                    name: stored,
+                    attr,
+                    impure,
+                    rest: &rest,
+                };
                 self.adopt_file(parent, &shared, found, at).map(Some)
             }
         }
@@ -126,18 +134,18 @@ impl Core {
         let marks = self.layers.all_dir_marks(0, &*child, covers)?;
         let mut path = None;
         let below = if marks.opaque {
-            Found::Nothing
+            LayerLookup::Nothing
         } else if let Some(redirect) = &marks.redirect {
             path = Some(redirect_path(dir, redirect));
             self.layers.follow_redirect(redirect, 0, &dir.lowers)?
         } else if covers && self.upper.aufs && self.layers.has_aufs_whiteout(0, handle, name)? {
             // The whiteout hides what is below, and not the directory beside it.
-            Found::Nothing
+            LayerLookup::Nothing
         } else {
             path = lower_path(dir.lower_path.as_deref(), name);
             self.layers.find(&dir.lowers, name)?
         };
-        let parts = if let Found::Dir(parts) = below { parts } else { Vec::new() };
+        let parts = if let LayerLookup::Dir(parts) = below { parts } else { Vec::new() };
         let upper = UpperDir::new(attr.ino, child, &marks);
         self.adopt_dir(parent, name, parts, path, Some(upper))
     }
@@ -166,7 +174,7 @@ impl Core {
         let same =
             |path: &CStr| parts.first().filter(|part| *part.path == *path).map(|part| part.path.clone());
         let path = path.map(|path| same(&path).unwrap_or_else(|| path.into()));
-        let dir = Dir::new(Some(Place::new(parent, shared)), parts, path);
+        let dir = Dir::new(Some(Dentry::new(parent, shared)), parts, path);
         if !self.nodes.is_recovering() {
             dir.lease.nothing();
         }
@@ -182,8 +190,8 @@ impl Core {
         &self,
         parent: &Arc<Node>,
         shared: &SharedName,
-        found: InLayer<'_>,
-        at: At,
+        found: LayerFile<'_>,
+        at: InodeLocation,
     ) -> Result<(Arc<Node>, Option<Attr>)> {
         if self.is_apart(&found) {
             return self.adopt_apart(parent, shared, &found, at);
@@ -200,14 +208,14 @@ impl Core {
             self.nodes.add_name(&node, parent, name)?;
             return Ok((node, None));
         }
-        let names = Names::one(Place::new(parent, shared.clone()));
+        let names = Names::one(Dentry::new(parent, shared.clone()));
         let (file, ino, attr) = self.file_in(&found, names, at)?;
         if found.attr.nlink > 1 {
             // Under the shard's lock, so that two names of one inode never become two nodes.
             let node = self.nodes.enter(parent, name, ino, Body::file(file), Some(key))?;
             self.nodes.write_flags(&node, Flags::LINKED);
             prune(&mut shard);
-            shard.insert(key, Known::new(&node));
+            shard.insert(key, InodeEntry::new(&node));
             return Ok((node, None));
         }
         drop(shard);
@@ -220,7 +228,7 @@ impl Core {
     }
 
     /// Whether a lower file has more names than the upper layer gives to one.
-    fn is_apart(&self, found: &InLayer<'_>) -> bool {
+    fn is_apart(&self, found: &LayerFile<'_>) -> bool {
         found.layer > 0 && self.upper.work().is_ok_and(|work| found.attr.nlink > work.links_max)
     }
 
@@ -229,15 +237,15 @@ impl Core {
         &self,
         parent: &Arc<Node>,
         shared: &SharedName,
-        found: &InLayer<'_>,
-        at: At,
+        found: &LayerFile<'_>,
+        at: InodeLocation,
     ) -> Result<(Arc<Node>, Option<Attr>)> {
         let mut hasher = DefaultHasher::new();
-        if let At::Lower(at) = &at {
+        if let InodeLocation::Lower(at) = &at {
             (&at.dir.path, &at.name).hash(&mut hasher);
         }
         let key = (found.layer, hasher.finish());
-        let (file, ino, _) = self.file_in(found, Names::one(Place::new(parent, shared.clone())), at)?;
+        let (file, ino, _) = self.file_in(found, Names::one(Dentry::new(parent, shared.clone())), at)?;
         {
             let mut state = file.state.write();
             (state.apart, state.inode) = (true, Some(key));
@@ -248,9 +256,9 @@ impl Core {
     /// What is known of something that is not a directory and has no node yet; also its inode number and attributes.
     pub(crate) fn file_in(
         &self,
-        found: &InLayer<'_>,
+        found: &LayerFile<'_>,
         names: Names,
-        at: At,
+        at: InodeLocation,
     ) -> Result<(Arc<File>, u64, Attr)> {
         let key = (found.layer, found.attr.ino);
         let space = self.upper.work().ok().map(|work| work.space);
@@ -401,7 +409,7 @@ impl Core {
     pub(crate) fn entry(&self, node: &Arc<Node>, attr: Option<Attr>) -> Result<Entry> {
         // From here on it is known: programs that change it past the mount tell the kernel.
         self.nodes.acquire(node);
-        let is_told = self.coherence.tells_attributes(node);
+        let is_told = self.coherence.note_attributes_sent(node);
         let has_writers = self.may_have_writers(node);
         // One that has ended before that was found out may have written since they were read. Where somebody writes they hold for no time.
         let again = is_told || !has_writers && self.coherence.was_written(node);
@@ -446,8 +454,8 @@ impl Nodes {
         });
         // The node that is not needed is dropped after the lock: dropping a node takes it.
         match entered? {
-            Entered::Before(first) => Ok(first),
-            Entered::Now(node) => Ok(node),
+            EntryNode::Before(first) => Ok(first),
+            EntryNode::Now(node) => Ok(node),
         }
     }
 

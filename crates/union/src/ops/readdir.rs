@@ -27,7 +27,7 @@ impl Core {
             }
         }
         let _names = dir.entries.share();
-        self.coherence.tells_names(dir);
+        self.coherence.note_names_sent(dir);
         self.layers.ensure_listing(dir)?;
         if plus {
             self.read_dir_plus(node, dir, offset, sink)

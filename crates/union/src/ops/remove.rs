@@ -1,10 +1,10 @@
 //! Names go: unlink and rmdir.
 
-use crate::coherence::names::By;
+use crate::coherence::names::NameChanger;
 use crate::layers::Layers;
-use crate::layers::keep::Keep;
+use crate::layers::orphan_link::OrphanLink;
 use crate::layers::work::Work;
-use crate::nodes::node::{At, Body, Dir, File, Node};
+use crate::nodes::node::{Body, Dir, File, InodeLocation, Node};
 use crate::union::Core;
 use std::sync::Arc;
 use vellum_vfs::{BranchDir, Errno, Error, Name, Object, Result};
@@ -18,31 +18,33 @@ impl Core {
         let work = self.upper.work()?;
         let dir = parent.as_dir().ok_or(Errno::NOTDIR)?;
         self.unlink_prepare(parent, dir, name)?;
-        let names = self.lock_names(parent, By::Kernel)?;
+        let names = self.lock_names(parent, NameChanger::Kernel)?;
         let node = names.child(name)?.ok_or(Error::new(Errno::NOENT, ""))?;
         let Body::File(file) = &node.body else { return Err(Error::new(Errno::ISDIR, "")) };
         // What is served from below shows from below.
-        let lower = matches!(file.state.read().at, At::Lower(_));
+        let lower = matches!(file.state.read().at, InodeLocation::Lower(_));
         let covered = lower || self.layers.shows_from_below(dir, name)?;
         let handle = self.where_to_remove(parent, covered)?;
         let change = names.change();
         let mut state = file.state.write();
         self.nodes.write_leaves(&node, &state, (parent, name));
         match &state.at {
-            At::Lower(_) => {
+            InodeLocation::Lower(_) => {
                 if state.names.len() <= 1 {
                     self.write_held(&node, &state);
                 }
                 work.whiteout(&*handle, name)?;
                 state.lost += 1;
             }
-            At::Upper | At::Held(_) => {
-                let is_last = matches!(state.at, At::Upper) && state.names.len() <= 1;
+            InodeLocation::Upper | InodeLocation::Orphan(_) => {
+                let is_last = matches!(state.at, InodeLocation::Upper) && state.names.len() <= 1;
                 // Whoever has it open goes on using it; the kernel does not say who does.
                 let is_new = is_last && state.hold(work, held_file(file, &*handle, name)?)?;
                 self.write_held(&node, &state);
-                let removed = match state.kept() {
-                    Some(kept) if is_new => work.keep(kept, Keep::Instead(&*handle, name, covered)),
+                let removed = match state.orphan() {
+                    Some(orphan) if is_new => {
+                        work.keep(orphan, OrphanLink::MoveName(&*handle, name, covered))
+                    }
                     _ if covered => work.replace_by_whiteout(&*handle, name),
                     _ => handle.remove(name),
                 };
@@ -95,7 +97,7 @@ impl Core {
             let node = found.ok_or(Error::new(Errno::NOENT, ""))?;
             let victim = node.as_dir().ok_or(Error::new(Errno::NOTDIR, ""))?;
             let names = self.lock_many([parent, &node])?;
-            let names = names.of(parent)?;
+            let names = names.get(parent)?;
             match names.child(name)? {
                 Some(now) if Arc::ptr_eq(&now, &node) => {}
                 _ => continue,
@@ -120,7 +122,7 @@ impl Layers {
     /// Whether a file is a lower one with several names.
     pub(crate) fn has_more_links(&self, file: &File) -> Result<bool> {
         let state = file.state.read();
-        let At::Lower(at) = &state.at else { return Ok(false) };
+        let InodeLocation::Lower(at) = &state.at else { return Ok(false) };
         if state.apart {
             return Ok(false);
         }

@@ -3,13 +3,13 @@
 //! A directory that shows through from below is moved by moving its upper part and recording on it where it shows
 //! through to (a redirect). Nothing is copied.
 
-use crate::coherence::names::{Change, From};
+use crate::coherence::names::{Change, MoveSource};
 use crate::layers::Layers;
-use crate::layers::keep::Keep;
 use crate::layers::list::holds_nothing;
+use crate::layers::orphan_link::OrphanLink;
 use crate::layers::work::{Whiteouts, Work};
-use crate::nodes::node::{At, Body, Dir, File, FileState, Node};
-use crate::ops::create::Make;
+use crate::nodes::node::{Body, Dir, File, FileState, InodeLocation, Node};
+use crate::ops::create::NewObject;
 use crate::ops::remove::{RETRIES, held_file};
 use crate::sync::RwLockWriteGuard;
 use crate::union::Core;
@@ -60,7 +60,7 @@ impl Core {
             }
             let victim = target.as_ref().filter(|t| t.as_dir().is_some() && !exchange);
             let locked = self.lock_many([from.0, to.0].into_iter().chain(victim))?;
-            let (from_names, to_names) = (locked.of(from.0)?, locked.of(to.0)?);
+            let (from_names, to_names) = (locked.get(from.0)?, locked.get(to.0)?);
             if !is_same(from_names.child(from.1)?.as_ref(), Some(&source))
                 || !is_same(to_names.child(to.1)?.as_ref(), target.as_ref())
             {
@@ -97,7 +97,7 @@ impl Core {
             return Ok(());
         }
         self.rename(from, to, flags.difference(RenameFlags::WHITEOUT))?;
-        let (_, entry) = self.make(cx, from.0, from.1, Make::Node(FileKind::CharDevice, 0), 0)?;
+        let (_, entry) = self.make(cx, from.0, from.1, NewObject::Node(FileKind::CharDevice, 0), 0)?;
         self.forget(entry.node, 1);
         Ok(())
     }
@@ -118,7 +118,7 @@ impl Core {
         let space = work.space;
         match &dir.lower_path {
             Some(path) if !dir.lowers.is_empty() => {
-                handle.set_xattr(space.redirect(), crate::copyup::whole::absolute(path).to_bytes(), 0)
+                handle.set_xattr(space.redirect(), crate::copyup::full_copy::absolute(path).to_bytes(), 0)
             }
             _ if covered => handle.set_xattr(space.opaque(), b"y", 0),
             _ => Ok(()),
@@ -139,7 +139,7 @@ impl Core {
         (to, enters): (Side<'_>, &Change<'_>),
         target: Option<&Arc<Node>>,
     ) -> Result<()> {
-        let before = From { change: leaves, name: from.1, exchanged: false };
+        let before = MoveSource { change: leaves, name: from.1, exchanged: false };
         let (from_dir, to_dir) = (from.0.as_dir().ok_or(Errno::NOTDIR)?, to.0.as_dir().ok_or(Errno::NOTDIR)?);
         if let Some(victim) = target.and_then(|t| t.as_dir())
             && !self.layers.is_empty_dir(victim)?
@@ -179,11 +179,11 @@ impl Core {
                 let (mut is_last, mut is_new) = (false, false);
                 if let (Some(gone), Some(victim)) = (&mut other, victim) {
                     match &gone.at {
-                        At::Upper if gone.names.len() <= 1 => {
+                        InodeLocation::Upper if gone.names.len() <= 1 => {
                             is_new = gone.hold(work, held_file(victim, &*to_handle, to.1)?)?;
                             is_last = true;
                         }
-                        At::Lower(_) => gone.lost += 1,
+                        InodeLocation::Lower(_) => gone.lost += 1,
                         _ => {}
                     }
                     target.iter().for_each(|node| self.nodes.write_leaves(node, gone, to));
@@ -192,9 +192,9 @@ impl Core {
                     }
                 }
                 self.nodes.write_move(source, to);
-                let kept = other.as_ref().and_then(|gone| gone.kept()).filter(|_| is_new);
+                let kept = other.as_ref().and_then(|gone| gone.orphan()).filter(|_| is_new);
                 let moved = kept
-                    .map_or(Ok(()), |kept| work.keep(kept, Keep::Beside(&*to_handle, to.1)))
+                    .map_or(Ok(()), |kept| work.keep(kept, OrphanLink::LinkName(&*to_handle, to.1)))
                     .and_then(|()| work.move_entry((&*from_handle, from.1), (&*to_handle, to.1), uncovers));
                 if let (Err(_), true, Some(gone)) = (&moved, is_last, &mut other) {
                     gone.unhold();
@@ -253,7 +253,7 @@ impl Core {
         from_handle.rename(from.1, &*to_handle, to.1, RenameFlags::EXCHANGE)?;
         self.layers.note_moved(&[source, target]);
         for ((node, (change, name), new), state) in nodes.into_iter().zip(&mut states) {
-            let before = From { change, name, exchanged: true };
+            let before = MoveSource { change, name, exchanged: true };
             match (&node.body, state) {
                 (Body::Dir(dir), _) => new.0.moves_dir(new.1, node, dir, before),
                 (Body::File(_), Some(state)) => new.0.moves_file(new.1, node, state, before),

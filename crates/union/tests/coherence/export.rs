@@ -2,7 +2,7 @@
 
 use shuttle::thread::yield_now;
 use std::sync::Arc;
-use vellum_vfs::{BranchFile, Export, ExportDir, Exported, Given, HandoutFlags, Name, Result};
+use vellum_vfs::{BranchFile, Export, ExportDir, ExportFile, ExportedFile, HandoutFlags, Name, Result};
 
 pub struct Slow(pub Arc<dyn Export>);
 
@@ -16,10 +16,10 @@ fn slowly<T>(act: impl FnOnce() -> T) -> T {
 }
 
 /// The object that was handed out.
-pub fn object(given: Given) -> Arc<dyn BranchFile> {
+pub fn object(given: ExportFile) -> Arc<dyn BranchFile> {
     match given {
-        Given::Object(object) => object,
-        Given::Descriptor(_) => unreachable!("a disk in memory has no descriptors"),
+        ExportFile::Object(object) => object,
+        ExportFile::Descriptor(_) => unreachable!("a disk in memory has no descriptors"),
     }
 }
 
@@ -28,29 +28,29 @@ impl Export for Slow {
         Ok(Arc::new(SlowDir(self.0.open_dir(path, ino)?)))
     }
 
-    fn open_file(&self, path: &[u8], flags: HandoutFlags) -> Result<Exported> {
+    fn open_file(&self, path: &[u8], flags: HandoutFlags) -> Result<ExportedFile> {
         slowly(|| self.0.open_file(path, flags))
     }
 
-    fn set_flags(&self, file: &Given, flags: HandoutFlags) -> Result<()> {
+    fn set_flags(&self, file: &ExportFile, flags: HandoutFlags) -> Result<()> {
         self.0.set_flags(file, flags)
     }
 
-    fn set_owner(&self, file: &Given, uid: u32, gid: u32) -> Result<()> {
+    fn set_owner(&self, file: &ExportFile, uid: u32, gid: u32) -> Result<()> {
         slowly(|| self.0.set_owner(file, uid, gid))
     }
 
-    fn cut(&self, file: &Given) -> Result<()> {
+    fn cut(&self, file: &ExportFile) -> Result<()> {
         slowly(|| self.0.cut(file))
     }
 }
 
 impl ExportDir for SlowDir {
-    fn create(&self, name: Name<'_>, flags: HandoutFlags, mode: u32) -> Result<Exported> {
+    fn create(&self, name: Name<'_>, flags: HandoutFlags, mode: u32) -> Result<ExportedFile> {
         slowly(|| self.0.create(name, flags, mode))
     }
 
-    fn open(&self, name: Name<'_>, flags: HandoutFlags) -> Result<Exported> {
+    fn open(&self, name: Name<'_>, flags: HandoutFlags) -> Result<ExportedFile> {
         slowly(|| self.0.open(name, flags))
     }
 

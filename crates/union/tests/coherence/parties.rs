@@ -10,7 +10,9 @@ use std::ffi::CStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use vellum_union::{Directory, Union};
-use vellum_vfs::{BranchFile, Client, Errno, Handout, HandoutFlags, Progress, Refused, Verdict, Wanted};
+use vellum_vfs::{
+    BranchFile, Client, DirName, Errno, Handout, HandoutError, HandoutFlags, Progress, Verdict,
+};
 
 /// The kernel's worker for what the ring refers to it.
 const WORKER: usize = 3;
@@ -51,10 +53,10 @@ fn past<T>(
     world: &World,
     what: &'static CStr,
     checked: bool,
-    call: impl FnOnce(&Union, &Client<'_>, &Wanted<'_, Directory>) -> Verdict<T>,
+    call: impl FnOnce(&Union, &Client<'_>, &DirName<'_, Directory>) -> Verdict<T>,
 ) -> Came<T> {
     over_the_ring(world, |service, client| {
-        let wanted = Wanted { dir: service.shared(), name: name(what), checked };
+        let wanted = DirName { dir: service.shared(), name: name(what), checked };
         call(&service.fs, client, &wanted)
     })
 }
@@ -108,7 +110,7 @@ pub fn make(world: &World, what: &'static CStr) {
             world.note(|| format!("program: made {what:?}: {}", file.stat().unwrap().ino));
             appends(world, &file, what);
         }
-        Came::Answer(Err(Refused::Error(errno))) => assert_eq!(errno, Errno::EXIST),
+        Came::Answer(Err(HandoutError::Error(errno))) => assert_eq!(errno, Errno::EXIST),
         Came::Answer(Err(_)) => kernel::create(world, WORKER, what),
         Came::Lost { begun } => {
             world.note(|| format!("program: nobody answers whether {what:?} was made; begun: {begun}"));
@@ -130,7 +132,7 @@ fn write(world: &World, what: &'static CStr) {
     let flags = if thread_rng().gen_bool(0.3) { TO_WRITE | HandoutFlags::TRUNCATE } else { TO_WRITE };
     let open = |checked| past(world, what, checked, |fs, client, at| fs.open(client, at, flags).map(object));
     let mut opened = open(false);
-    if matches!(opened, Came::Answer(Err(Refused::Known))) {
+    if matches!(opened, Came::Answer(Err(HandoutError::Known))) {
         // The program has the kernel walk the path.
         kernel::look(world, WORKER, what);
         opened = open(true);

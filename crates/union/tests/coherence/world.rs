@@ -10,8 +10,8 @@ use vellum_branch::MemoryBranch;
 use vellum_sys::SharedWords;
 use vellum_union::{Generations, Ledger};
 use vellum_vfs::{
-    Attr, Branch, BranchDir, Context, DirEntry, DirSink, Entry, Errno, Filesystem, Handle, Name, NodeId,
-    Notifier, Object, Result, UnderWay,
+    ActiveOperations, Attr, Branch, BranchDir, Context, DirEntry, DirSink, Entry, Errno, Filesystem, Handle,
+    Name, NodeId, Notifier, Object, Result,
 };
 
 pub const USER: Context<'static> =
@@ -123,7 +123,7 @@ impl Way {
 /// Requests that were under way: whose, and which of his.
 struct InHand(Way, Vec<(usize, u64)>);
 
-impl UnderWay for InHand {
+impl ActiveOperations for InHand {
     fn is_over(&self) -> bool {
         let Some(kernel) = self.0.kernel() else { return true };
         let under_way = kernel.under_way.lock().unwrap();
@@ -133,7 +133,7 @@ impl UnderWay for InHand {
 }
 
 impl Notifier for Way {
-    fn under_way(&self) -> Box<dyn UnderWay> {
+    fn under_way(&self) -> Box<dyn ActiveOperations> {
         let Some(kernel) = self.kernel() else { return Box::new(()) };
         let now =
             kernel.under_way.lock().unwrap().iter().map(|(worker, number)| (*worker, *number)).collect();

@@ -7,11 +7,11 @@ pub mod watchdog;
 
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
-use vellum_branch::{Behind, BehindLimits, FaultBranch, FaultPlan, MemoryBranch};
+use vellum_branch::{FaultBranch, FaultPlan, MemoryBranch, Writeback, WritebackLimits};
 use vellum_union::{Union, UnionConfig, UpperConfig};
 use vellum_vfs::{
-    Branch, Context, DirEntry, DirSink, Entry, Errno, FileKind, Filesystem, Handle, Name, NodeId, Notifier,
-    Result, UnderWay,
+    ActiveOperations, Branch, Context, DirEntry, DirSink, Entry, Errno, FileKind, Filesystem, Handle, Name,
+    NodeId, Notifier, Result,
 };
 
 /// The superuser, with no umask.
@@ -42,10 +42,11 @@ pub fn faulty(disk: &MemoryBranch, plan: &Arc<FaultPlan>) -> UnionConfig {
 }
 
 /// An upper that is written behind.
-pub fn behind(upper: UpperConfig) -> UpperConfig {
-    let limits = BehindLimits { bytes: BehindLimits::BYTES_MIN, age: std::time::Duration::from_secs(3600) };
-    let behind = Behind::create(upper.branch, upper.work, limits).expect("a log");
-    let (branch, work) = behind.branches();
+pub fn writeback(upper: UpperConfig) -> UpperConfig {
+    let limits =
+        WritebackLimits { bytes: WritebackLimits::BYTES_MIN, age: std::time::Duration::from_secs(3600) };
+    let writeback = Writeback::create(upper.branch, upper.work, limits).expect("a log");
+    let (branch, work) = writeback.branches();
     UpperConfig { branch, work }
 }
 
@@ -108,7 +109,7 @@ impl Notifier for Deaf {
     fn has_begun(&self, _: NodeId, _: Name<'_>) -> bool {
         false
     }
-    fn under_way(&self) -> Box<dyn UnderWay> {
+    fn under_way(&self) -> Box<dyn ActiveOperations> {
         Box::new(())
     }
     fn attributes_changed(&self, _: NodeId) -> Result<()> {

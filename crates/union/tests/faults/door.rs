@@ -7,24 +7,25 @@ use std::sync::Arc;
 use vellum_branch::FaultPlan;
 use vellum_union::{Directory, Union};
 use vellum_vfs::{
-    Client, Context, Errno, Given, Handout, HandoutFlags, Refused, Result, SetAttr, Verdict, Wanted,
+    Client, Context, DirName, Errno, ExportFile, Handout, HandoutError, HandoutFlags, Result, SetAttr,
+    Verdict,
 };
 
 /// What a client does past the kernel, with a name in a directory that it enters first. A refusal is EAGAIN.
 fn past<T>(
     cx: Context<'static>,
     path: &'static str,
-    act: impl Fn(&Union, &Client<'_>, &Wanted<'_, Directory>) -> Verdict<T>,
+    act: impl Fn(&Union, &Client<'_>, &DirName<'_, Directory>) -> Verdict<T>,
 ) -> impl Fn(&Union) -> Result<()> {
     move |fs| {
         let (parent, last) = place(fs, path)?;
         let errno = |refused| match refused {
-            Refused::Error(errno) => errno,
+            HandoutError::Error(errno) => errno,
             _ => Errno::AGAIN,
         };
         let dir = fs.enter(parent).map_err(errno)?;
         let client = Client { uid: cx.uid, gid: cx.gid, progress: &() };
-        let wanted = Wanted { dir: &dir, name: name(&last), checked: false };
+        let wanted = DirName { dir: &dir, name: name(&last), checked: false };
         act(fs, &client, &wanted).map_err(errno)?;
         Ok(())
     }
@@ -36,8 +37,8 @@ fn reopened(cx: Context<'static>, path: &'static str) -> impl Fn(&Union) -> Resu
         let node = walk(fs, path)?.ok_or(Errno::NOENT)?.node;
         let client = Client { uid: cx.uid, gid: cx.gid, progress: &() };
         match fs.reopen(&client, node, HandoutFlags::WRITE) {
-            Ok(Given::Object(file)) => file.write_at(b"by another way", 100).map(drop),
-            Ok(Given::Descriptor(_)) => unreachable!("a disk in memory has no descriptors"),
+            Ok(ExportFile::Object(file)) => file.write_at(b"by another way", 100).map(drop),
+            Ok(ExportFile::Descriptor(_)) => unreachable!("a disk in memory has no descriptors"),
             Err(_) => Err(Errno::AGAIN.into()),
         }
     }
@@ -47,11 +48,12 @@ fn reopened(cx: Context<'static>, path: &'static str) -> impl Fn(&Union) -> Resu
 pub fn past_the_kernel() -> Vec<Scenario> {
     const TO_WRITE: HandoutFlags = HandoutFlags::READ.union(HandoutFlags::WRITE);
     let mut list = List(Vec::new());
-    let create = |fs: &Union, client: &Client<'_>, at: &Wanted<'_, Directory>| {
+    let create = |fs: &Union, client: &Client<'_>, at: &DirName<'_, Directory>| {
         fs.open_or_create(client, at, TO_WRITE | HandoutFlags::CREATE, 0o640)
     };
-    let mkdir = |fs: &Union, client: &Client<'_>, at: &Wanted<'_, Directory>| fs.mkdir(client, at, 0o750);
-    let symlink = |fs: &Union, client: &Client<'_>, at: &Wanted<'_, Directory>| fs.symlink(client, at, c"to");
+    let mkdir = |fs: &Union, client: &Client<'_>, at: &DirName<'_, Directory>| fs.mkdir(client, at, 0o750);
+    let symlink =
+        |fs: &Union, client: &Client<'_>, at: &DirName<'_, Directory>| fs.symlink(client, at, c"to");
     let mode = SetAttr { mode: Some(0o600), ..SetAttr::default() };
     list.add("create past the kernel", past(ROOT, "new", create));
     list.add("create past the kernel, in an upper directory", past(ROOT, "updir/new", create));
@@ -85,8 +87,8 @@ fn a_file_that_the_kernel_has_just_forgotten_is_not_cut_by_a_refused_open() {
     assert!(before > 0);
     let dir = fs.enter(parent).unwrap();
     let client = Client { uid: ROOT.uid, gid: ROOT.gid, progress: &() };
-    let wanted = Wanted { dir: &dir, name: name(&last), checked: true };
+    let wanted = DirName { dir: &dir, name: name(&last), checked: true };
     let refused = fs.open(&client, &wanted, HandoutFlags::WRITE | HandoutFlags::TRUNCATE);
-    assert!(matches!(refused, Err(Refused::Kernel)), "it is not refused");
+    assert!(matches!(refused, Err(HandoutError::Kernel)), "it is not refused");
     assert_eq!(size(&fs), before, "refused, and cut");
 }

@@ -11,8 +11,8 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use vellum_union::Directory;
 use vellum_vfs::{
-    BranchDir, BranchFile, Client, Context, Errno, FileKind, Given, Handout, HandoutFlags, OpenMode, Refused,
-    SetAttr, SetTime, Timestamp, Verdict, Wanted,
+    BranchDir, BranchFile, Client, Context, DirName, Errno, ExportFile, FileKind, Handout, HandoutError,
+    HandoutFlags, OpenMode, SetAttr, SetTime, Timestamp, Verdict,
 };
 
 /// Directories and files that a client holds at the same time.
@@ -49,10 +49,10 @@ pub fn all_done(least: usize) {
     assert!(counts.iter().all(|(_, count)| *count >= least), "too seldom: {counts:?}");
 }
 
-fn object(given: Given) -> Arc<dyn BranchFile> {
+fn object(given: ExportFile) -> Arc<dyn BranchFile> {
     match given {
-        Given::Object(object) => object,
-        Given::Descriptor(_) => unreachable!("a disk in memory has no descriptors"),
+        ExportFile::Object(object) => object,
+        ExportFile::Descriptor(_) => unreachable!("a disk in memory has no descriptors"),
     }
 }
 
@@ -127,11 +127,11 @@ impl World {
         &mut self,
         entered: &Entered,
         at: &'static CStr,
-        call: impl Fn(&Self, &Wanted<'_, Directory>) -> Verdict<T>,
+        call: impl Fn(&Self, &DirName<'_, Directory>) -> Verdict<T>,
     ) -> Verdict<T> {
-        let mut wanted = Wanted { dir: &entered.dir, name: name(at), checked: false };
+        let mut wanted = DirName { dir: &entered.dir, name: name(at), checked: false };
         match call(self, &wanted) {
-            Err(Refused::Known) => {
+            Err(HandoutError::Known) => {
                 wanted.checked = true;
                 call(self, &wanted)
             }
@@ -214,7 +214,13 @@ impl World {
     }
 
     /// Whether something new has been made, as it would have been in the plain tree.
-    fn makes(&self, what: &str, flat: &Arc<dyn BranchDir>, at: &CStr, refused: Option<&Refused>) -> bool {
+    fn makes(
+        &self,
+        what: &str,
+        flat: &Arc<dyn BranchDir>,
+        at: &CStr,
+        refused: Option<&HandoutError>,
+    ) -> bool {
         let free = match bare(flat.stat_at(name(at))) {
             Ok(_) => Err(Errno::EXIST),
             Err(Errno::NOENT) => Ok(()),
@@ -266,14 +272,14 @@ impl World {
 }
 
 /// Whether it was done. An error that is the client's must be that of the plain tree; other refusals say nothing.
-fn agree(what: &str, refused: Option<&Refused>, expected: Result<(), Errno>) -> bool {
+fn agree(what: &str, refused: Option<&HandoutError>, expected: Result<(), Errno>) -> bool {
     match refused {
         None => {
             // What is made over what is not there is up to the caller.
             assert!(expected.is_ok() || what == "open", "{what}: done, expected {expected:?}");
             true
         }
-        Some(Refused::Error(errno)) => {
+        Some(HandoutError::Error(errno)) => {
             assert_eq!(Err(*errno), expected, "{what}: an error of the client's");
             false
         }

@@ -21,7 +21,7 @@ fn setup(base: Vec<Vec<Placed>>) -> Setup {
         one_file: false,
         exports: false,
         few_handles: false,
-        behind: false,
+        writeback: false,
         door: false,
         disk,
     }

@@ -47,7 +47,7 @@ pub struct Setup {
     /// As few handles as can be.
     pub few_handles: bool,
     /// The upper is written behind. Not with a door, which goes past that.
-    pub behind: bool,
+    pub writeback: bool,
     /// Clients may go past the kernel; with `passthrough` only.
     pub door: bool,
     pub disk: Abilities,
@@ -216,8 +216,8 @@ impl World {
             config.profile = Profile::Passthrough;
             config.passthrough_from = if self.setup.one_file { u64::MAX } else { 0 };
         }
-        if self.setup.behind {
-            config.upper = config.upper.take().map(common::behind);
+        if self.setup.writeback {
+            config.upper = config.upper.take().map(common::writeback);
         }
         if self.setup.few_handles {
             config.handles = Arc::new(vellum_union::Budget::new(0, u64::MAX));

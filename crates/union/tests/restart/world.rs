@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use vellum_branch::{FaultBranch, FaultPlan, LocalBranch};
 use vellum_union::{Budget, Ledger, Profile, Union, UnionConfig, UpperConfig};
 use vellum_vfs::{
-    Branch, BranchDir, Connection, Context, Duties, Entry, Errno, Error, Filesystem, Handle, Name, NodeId,
-    Notifier, StatFs, UnderWay,
+    ActiveOperations, Branch, BranchDir, Connection, Context, Duties, Entry, Errno, Error, Filesystem,
+    Handle, Name, NodeId, Notifier, StatFs,
 };
 
 pub const ROOT: Context<'static> =
@@ -109,7 +109,7 @@ impl Notifier for Kernel {
     fn data_changed(&self, node: NodeId) -> Result<(), Error> {
         self.attributes_changed(node)
     }
-    fn under_way(&self) -> Box<dyn UnderWay> {
+    fn under_way(&self) -> Box<dyn ActiveOperations> {
         Box::new(())
     }
     fn has_begun(&self, _: NodeId, _: Name<'_>) -> bool {

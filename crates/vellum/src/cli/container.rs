@@ -3,7 +3,7 @@
 use super::ClusterArgs;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
-use vellum_engine::checkpoint::{Compress, MemoryAhead, Pace};
+use vellum_engine::checkpoint::{Compress, Pace, Precopy};
 
 /// Arguments of `vellum run`. Words that become part of the container's configuration are text, paths of the host need not be.
 #[derive(Args, Debug)]
@@ -138,7 +138,7 @@ pub struct CheckpointArgs {
     /// Read its memory once while it runs, so that it stands still only for what it has written meanwhile: where the kernel tells that and there
     /// is much of it (auto, which is usual), not at all, or in any case. For containers of `vellum run`.
     #[arg(long, value_name = "auto|none|always", default_value = "auto", hide_default_value = true)]
-    pub memory_ahead: MemoryAhead,
+    pub memory_ahead: Precopy,
     /// Where layers and containers are kept, as given to `vellum run`.
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,

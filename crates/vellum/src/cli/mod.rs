@@ -98,7 +98,7 @@ pub enum Command {
         place: PathBuf,
     },
     /// What shows an upper layer on CephFS to a checkpoint.
-    #[command(name = vellum_engine::checkpoint::shown::SHOWS, hide = true)]
+    #[command(name = vellum_engine::checkpoint::upper_view::SHOWS, hide = true)]
     Show {
         /// The layer.
         layer: OsString,

@@ -2,8 +2,8 @@
 
 use super::check::Check;
 use super::engines::LayerStore;
-use crate::ask::answer;
 use crate::mounts::{Choice, ask_all, mount_points};
+use crate::query::answer;
 use rustix::io::Errno;
 use vellum_engine::Failure;
 use vellum_service::instance::INSTANCE;

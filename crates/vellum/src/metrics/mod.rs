@@ -19,14 +19,14 @@ use vellum_service::pool::Status;
 
 /// What is to be told, at one moment.
 #[derive(Debug, Default)]
-struct Moment {
+struct Snapshot {
     answers: Answers,
-    pools: Vec<(PoolName, PoolMoment)>,
+    pools: Vec<(PoolName, PoolSnapshot)>,
 }
 
 /// A pool at that moment.
 #[derive(Debug, Default)]
-struct PoolMoment {
+struct PoolSnapshot {
     used: PoolUse,
     /// Its service, if it has one.
     service: Option<Status>,
@@ -35,12 +35,12 @@ struct PoolMoment {
 /// Asks all services, and writes down what they say.
 pub fn text() -> Result<String, Failure> {
     let answers = ask_all(&Choice::default())?;
-    let moment = |pool: &Pool| PoolMoment { used: pool.usage(), service: pool.service() };
+    let moment = |pool: &Pool| PoolSnapshot { used: pool.usage(), service: pool.service() };
     let pools = Pool::all()?.iter().map(|pool| (pool.name().clone(), moment(pool))).collect();
-    encode(Moment { answers, pools }).map_err(|e| Failure::system("cannot write metrics").because(e))
+    encode(Snapshot { answers, pools }).map_err(|e| Failure::system("cannot write metrics").because(e))
 }
 
-fn encode(moment: Moment) -> Result<String, fmt::Error> {
+fn encode(moment: Snapshot) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("vellum");
     registry.register_collector(Box::new(moment));
     let mut out = String::new();
@@ -116,7 +116,7 @@ const CACHE_NUMBERS: &[CacheNumber] = &[
 ];
 
 /// A number of a pool: whether it only grows, and what it is.
-type PoolNumber = (&'static str, &'static str, Option<Unit>, MetricType, fn(&PoolMoment) -> Option<f64>);
+type PoolNumber = (&'static str, &'static str, Option<Unit>, MetricType, fn(&PoolSnapshot) -> Option<f64>);
 
 const POOL_NUMBERS: &[PoolNumber] = &[
     ("pool_cpu", "Processor time of a pool", Some(Unit::Seconds), MetricType::Counter, |pool| {
@@ -143,7 +143,7 @@ const POOL_NUMBERS: &[PoolNumber] = &[
     ),
 ];
 
-impl Collector for Moment {
+impl Collector for Snapshot {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         self.requests(&mut encoder)?;
         self.ring_calls(&mut encoder)?;
@@ -176,7 +176,7 @@ impl Collector for Moment {
     }
 }
 
-impl Moment {
+impl Snapshot {
     /// What mounts have of their services' caches.
     fn caches(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         for (name, help, unit, kind, of) in CACHE_NUMBERS {
@@ -258,7 +258,7 @@ mod tests {
     use std::time::Duration;
     use vellum_service::instance::stats::{InstanceStats, OperationStats};
 
-    fn moment() -> Moment {
+    fn moment() -> Snapshot {
         let read = OperationStats { count: 4, seconds: 0.25, classes: vec![0, 3] };
         let stats = InstanceStats {
             mountpoint: "/m \"quoted\"\n\\".into(),
@@ -274,7 +274,7 @@ mod tests {
             PoolUse { cpu: Some(Duration::from_millis(1500)), memory: Some(4096), ..PoolUse::default() };
         let answer = Answer { pool: Some(pool.clone()), stats, resident: None, waiting: Some(3) };
         let answers = Answers { all: vec![answer], silent: vec!["/hangs".into()] };
-        Moment { answers, pools: vec![(pool, PoolMoment { used, service: None })] }
+        Snapshot { answers, pools: vec![(pool, PoolSnapshot { used, service: None })] }
     }
 
     #[test]
@@ -304,7 +304,7 @@ mod tests {
 
     #[test]
     fn nothing_is_a_valid_answer() {
-        let text = encode(Moment::default()).unwrap();
+        let text = encode(Snapshot::default()).unwrap();
         assert!(text.contains("vellum_silent_mounts 0.0") && text.ends_with("# EOF\n"), "{text}");
     }
 }

@@ -7,7 +7,7 @@
 //!
 //! Any name may stand for PROGRAM, and switches may stand anywhere.
 
-use super::bad::{BadInput, shown};
+use super::bad_input::{BadInput, quote};
 use super::{Options, Request};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -39,7 +39,7 @@ pub const SUBCOMMANDS: &[&str] = &[
     vellum_engine::checkpoint::pause::GUARD,
     vellum_engine::checkpoint::loopback::HOOK,
     vellum_engine::checkpoint::library::LEAVES,
-    vellum_engine::checkpoint::shown::SHOWS,
+    vellum_engine::checkpoint::upper_view::SHOWS,
     vellum_engine::podman::APART,
     vellum_engine::podman::GATE,
     vellum_engine::mount::HELPER,
@@ -113,7 +113,7 @@ fn is_mount_helper(program: &OsStr) -> bool {
 fn unknown_switch(arg: &[u8]) -> BadInput {
     BadInput::new(format!(
         "argument {}: unknown; leave it out (vellum --help lists what there is)",
-        shown(arg)
+        quote(arg)
     ))
 }
 
@@ -195,7 +195,7 @@ impl List {
                 ));
             }
             (_, _, Some(extra)) => {
-                let extra = shown(extra.as_bytes());
+                let extra = quote(extra.as_bytes());
                 return Err(BadInput::new(format!(
                     "argument {extra}: one too many; give [SOURCE] MOUNTPOINT"
                 )));

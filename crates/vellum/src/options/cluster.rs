@@ -1,25 +1,25 @@
 //! Layers on CephFS, and the options that say which cluster they are on, and when an upper layer there is written to.
 
-use super::bad::BadInput;
+use super::bad_input::BadInput;
 use std::time::Duration;
 use vellum_service::LayerSource;
-use vellum_service::config::{Config, WriteBehind};
+use vellum_service::config::{Config, WritebackConfig};
 use vellum_service::layers::ceph::Cluster;
 
 /// What options say of when the cluster is given changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Written {
+pub(super) struct WriteTiming {
     /// Later.
-    pub(super) behind: bool,
+    pub(super) writeback: bool,
     pub(super) bytes: Option<u64>,
     pub(super) age: Option<Duration>,
 }
 
-impl Written {
+impl WriteTiming {
     /// The policy. Refuses one that does not fit the layers, and limits of none.
-    pub(super) fn policy(&self, config: &Config) -> Result<Option<WriteBehind>, BadInput> {
+    pub(super) fn policy(&self, config: &Config) -> Result<Option<WritebackConfig>, BadInput> {
         let refused = |why: String| Err(BadInput::new(why));
-        if !self.behind {
+        if !self.writeback {
             let said = [("ceph.dirty", self.bytes.is_some()), ("ceph.age", self.age.is_some())];
             return match said.iter().find(|(_, said)| *said) {
                 Some((key, _)) => refused(format!(
@@ -40,15 +40,15 @@ impl Written {
                     .into(),
             );
         }
-        let bytes = self.bytes.unwrap_or(WriteBehind::BYTES_USUAL);
-        if !WriteBehind::BYTES.contains(&bytes) {
+        let bytes = self.bytes.unwrap_or(WritebackConfig::BYTES_USUAL);
+        if !WritebackConfig::BYTES.contains(&bytes) {
             return refused(format!("option ceph.dirty: {bytes} bytes cannot be; write 4M to 64G"));
         }
-        let age = self.age.unwrap_or(WriteBehind::AGE_USUAL);
-        if !WriteBehind::AGES.contains(&age) {
+        let age = self.age.unwrap_or(WritebackConfig::AGE_USUAL);
+        if !WritebackConfig::AGES.contains(&age) {
             return refused(format!("option ceph.age: {} cannot be; write 0.1 to 3600", age.as_secs_f64()));
         }
-        Ok(Some(WriteBehind { bytes, age }))
+        Ok(Some(WritebackConfig { bytes, age }))
     }
 }
 

@@ -1,9 +1,9 @@
 //! What each option means.
 
-use super::bad::BadInput;
-use super::cluster::{self, Written};
+use super::bad_input::BadInput;
+use super::cluster::{self, WriteTiming};
 use super::names;
-use super::split::{self, RawOption};
+use super::tokenizer::{self, RawOption};
 use super::values::{
     at_most, block_copy, bytes, choice, id_map, layer, listed, needed, number, os, path, plain, seconds, text,
 };
@@ -13,11 +13,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 use vellum_service::LayerSource;
 use vellum_service::config::{
-    AccessTimes, BlockMap, Cache, Config, FillAtEnd, LAYERS_MAX, OverrideStat, Profile, Propagation, Sharing,
-    WEIGHTS, WORKERS_MAX,
+    AccessTimes, BlockMap, Cache, Config, FillAtEnd, LAYERS_MAX, LayerWriters, OverrideStat, Profile,
+    Propagation, WEIGHTS, WORKERS_MAX,
 };
 use vellum_service::layers::ceph::Cluster;
-use vellum_service::process::keep_awake::KeepAwake;
+use vellum_service::process::cpu_idle::KeepAwake;
 
 /// Where log lines go.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,10 +45,10 @@ pub struct Options {
     pool: Option<OsString>,
     log: Option<String>,
     log_to: LogTarget,
-    cache: Option<Sharing>,
+    cache: Option<LayerWriters>,
     cache_size: Option<u64>,
     cluster: Cluster,
-    written: Written,
+    written: WriteTiming,
     /// Somebody has asked for blocks to be filled when the mount has ended.
     fills: bool,
     /// The shorter one of libfuse's two.
@@ -92,7 +92,7 @@ pub struct Request {
 impl Options {
     /// Takes the text of one `-o`. `sloppy`: unknown options are left out, as mount(8) -s asks.
     pub fn take(&mut self, text: &OsStr, sloppy: bool) -> Result<(), BadInput> {
-        for raw in split::options(text) {
+        for raw in tokenizer::options(text) {
             let known = self.apply(raw)?;
             if !known && !sloppy {
                 return Err(names::unknown(raw));
@@ -284,7 +284,7 @@ impl Options {
         match key {
             "lowerdir" => {
                 let text = needed(key, raw, "give it as lowerdir=DIR[:DIR...]")?;
-                config.lowers = split::layers(text).into_iter().map(listed).collect();
+                config.lowers = tokenizer::layers(text).into_iter().map(listed).collect();
             }
             "lowerdir+" => config.lowers.push(layer(plain(key, raw, "give it as lowerdir+=DIR")?)),
             "upperdir" => config.upper = Some(layer(plain(key, raw, "give it as upperdir=DIR")?)),
@@ -342,7 +342,7 @@ impl Options {
             "ceph.conf" => self.cluster.conf = Some(path(plain(key, raw, "write ceph.conf=FILE")?)),
             "ceph.id" => self.cluster.id = Some(text(key, raw, "write ceph.id=NAME, without client.")?),
             "ceph.fs" => self.cluster.filesystem = Some(text(key, raw, "write ceph.fs=NAME")?),
-            "ceph.write" => self.written.behind = choice(key, raw, &[("sync", false), ("back", true)])?,
+            "ceph.write" => self.written.writeback = choice(key, raw, &[("sync", false), ("back", true)])?,
             "ceph.dirty" => {
                 self.written.bytes = Some(bytes(key, raw, "write a number of bytes, e.g. 64M")?);
             }
@@ -350,8 +350,8 @@ impl Options {
             "cache" => {
                 let named = [
                     ("off", None),
-                    ("shared", Some(Sharing::Shared)),
-                    ("immutable", Some(Sharing::Immutable)),
+                    ("shared", Some(LayerWriters::Shared)),
+                    ("immutable", Some(LayerWriters::Immutable)),
                 ];
                 self.cache = choice(key, raw, &named)?;
             }

@@ -1,7 +1,7 @@
 //! Names of options: those that change nothing, and what a misspelt one may have meant.
 
-use super::bad::{BadInput, shown};
-use super::split::RawOption;
+use super::bad_input::{BadInput, quote};
+use super::tokenizer::RawOption;
 
 /// Options that mount(8), libfuse, fuse-overlayfs or kernel overlayfs take and that change nothing here. Those that
 /// are for other programs (systemd, fstab) count as well.
@@ -181,8 +181,8 @@ pub(super) fn is_silent(key: &str) -> bool {
 
 /// What is said of an option whose name is not known.
 pub(super) fn unknown(raw: RawOption<'_>) -> BadInput {
-    let key = shown(raw.key);
-    let value = raw.value.map(|value| format!("={}", shown(value))).unwrap_or_default();
+    let key = quote(raw.key);
+    let value = raw.value.map(|value| format!("={}", quote(value))).unwrap_or_default();
     let remedy = match nearest(&key) {
         Some(known) => format!("did you mean {known}?"),
         None => "leave it out (vellum --help lists what there is)".into(),

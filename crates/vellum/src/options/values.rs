@@ -1,7 +1,7 @@
 //! Values of options: how each kind of them is written.
 
-use super::bad::BadInput;
-use super::split::{Listed, RawOption};
+use super::bad_input::BadInput;
+use super::tokenizer::{LayerToken, RawOption};
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::num::NonZeroUsize;
@@ -56,11 +56,11 @@ pub(super) fn layer(bytes: Vec<u8>) -> LayerSource {
     LayerSource::named(os(bytes))
 }
 
-pub(super) fn listed(layer: Listed) -> LayerSource {
+pub(super) fn listed(layer: LayerToken) -> LayerSource {
     match layer {
-        Listed::Local(path) => LayerSource::local(os(path)),
-        Listed::Ceph(path) => LayerSource::Ceph(CephLayer::at(&path)),
-        Listed::Zoned(path) => LayerSource::Zoned(ZonedLayer::at(&path)),
+        LayerToken::Local(path) => LayerSource::local(os(path)),
+        LayerToken::Ceph(path) => LayerSource::Ceph(CephLayer::at(&path)),
+        LayerToken::Zoned(path) => LayerSource::Zoned(ZonedLayer::at(&path)),
     }
 }
 

@@ -35,13 +35,13 @@ pub(super) struct Calibration {
     pub(super) read_rate: u64,
     pub(super) write_rate: u64,
     pub(super) write_buffer_is_shared: bool,
-    pub(super) beside: Vec<BesideReport>,
+    pub(super) beside: Vec<NeighbourReport>,
     pub(super) pairs: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct BesideReport {
+pub(super) struct NeighbourReport {
     pub(super) place: String,
     pub(super) readers: f64,
     pub(super) writers: f64,
@@ -54,7 +54,7 @@ impl Calibration {
         let Placement { groups, checkpoint_groups, stripe } = findings.placement();
         // Three digits are more than is known.
         let rounded = |value: f64| (value * 1000.0).round() / 1000.0;
-        let report = |beside: &vellum_zoned::calibrate::Beside| BesideReport {
+        let report = |beside: &vellum_zoned::calibrate::NeighbourUse| NeighbourReport {
             place: beside.place.to_owned(),
             readers: rounded(beside.readers),
             writers: rounded(beside.writers),
@@ -113,7 +113,7 @@ impl Calibrations {
     }
 
     /// That of a device; None where it was never calibrated.
-    pub(super) fn of(&self, identity: Option<&str>) -> Result<Option<Calibration>, Failure> {
+    pub(super) fn find(&self, identity: Option<&str>) -> Result<Option<Calibration>, Failure> {
         let Some(identity) = identity else { return Ok(None) };
         let file = self.file_of(identity);
         let failed = || {

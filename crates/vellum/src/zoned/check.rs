@@ -2,7 +2,7 @@
 
 use super::args::LookArgs;
 use super::device;
-use crate::options::shown;
+use crate::options::quote;
 use crate::{inspect::size, json};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
@@ -15,13 +15,13 @@ struct Report {
     clean: bool,
     objects: u64,
     bytes: u64,
-    damaged_objects: Vec<Damaged>,
+    damaged_objects: Vec<DamageReport>,
     problems: Vec<String>,
     notes: Vec<String>,
 }
 
 #[derive(Serialize)]
-struct Damaged {
+struct DamageReport {
     name: String,
     why: String,
 }
@@ -42,7 +42,7 @@ pub(super) fn run(arguments: &LookArgs) -> Result<String, Failure> {
     });
     bar.finish_and_clear();
     let checked = checked.map_err(|e| Failure::system(format!("{path}: cannot be checked")).because(e))?;
-    let damaged = |(name, why): &(Vec<u8>, String)| Damaged { name: shown(name), why: why.clone() };
+    let damaged = |(name, why): &(Vec<u8>, String)| DamageReport { name: quote(name), why: why.clone() };
     let report = Report {
         clean: checked.is_clean(),
         objects: checked.objects,

@@ -1,13 +1,13 @@
 //! What is refused about objects, in words; opening devices is the engine's.
 
-use crate::options::shown;
+use crate::options::quote;
 use vellum_engine::Failure;
 pub(super) use vellum_engine::zoned::{open, refused, store, store_on};
 use vellum_zoned::store::Error;
 
 /// Why something was not done with an object.
 pub(super) fn of_object(name: &[u8], error: Error) -> Failure {
-    let line = format!("object {}", shown(name));
+    let line = format!("object {}", quote(name));
     match error {
         Error::NotFound => {
             Failure::input(format!("{line}: no such object")).remedy("vellum zoned list shows all")

@@ -4,7 +4,7 @@ use super::args::FormatArgs;
 use super::calibration::Calibrations;
 use super::device::refused;
 use super::layout::Layout;
-use super::signature::held;
+use super::signature::find_signature;
 use crate::inspect::size;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{File, OpenOptions};
@@ -13,8 +13,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use vellum_engine::Failure;
-use vellum_zoned::device::emulated::Pace;
-use vellum_zoned::device::{Access, Found, find_in, has_zone_file, is_zoned, open_locked};
+use vellum_zoned::device::emulator::Pace;
+use vellum_zoned::device::{Access, OpenDevice, find_in, has_zone_file, is_zoned, open_locked};
 use vellum_zoned::store::{Placement, Store};
 
 /// Makes the store; says what it is like.
@@ -70,7 +70,7 @@ fn existing(arguments: &FormatArgs, layout: &Layout, calibrations: &Calibrations
     if has_zone_file(&file) && layout.is_unsaid() {
         return again(file, is_block, arguments, calibrations);
     }
-    let found = length_of(&file).and_then(|length| Ok((length, held(&file, length)?)));
+    let found = length_of(&file).and_then(|length| Ok((length, find_signature(&file, length)?)));
     let (length, held) =
         found.map_err(|e| Failure::system(format!("{}: cannot be read", path.display())).because(e))?;
     let length = match layout.size {
@@ -114,7 +114,13 @@ fn again(
     made(path, &found, calibrations)
 }
 
-fn laid_out(file: File, is_block: bool, path: &Path, layout: &Layout, length: u64) -> Result<Found, Failure> {
+fn laid_out(
+    file: File,
+    is_block: bool,
+    path: &Path,
+    layout: &Layout,
+    length: u64,
+) -> Result<OpenDevice, Failure> {
     let failed = |error: &dyn std::fmt::Display| {
         Failure::system(format!("{}: cannot be laid out: {error}", path.display()))
     };
@@ -129,8 +135,8 @@ fn laid_out(file: File, is_block: bool, path: &Path, layout: &Layout, length: u6
 }
 
 /// The store itself.
-fn made(path: &Path, found: &Found, calibrations: &Calibrations) -> Result<String, Failure> {
-    let calibrated = calibrations.of(found.identity.as_deref())?;
+fn made(path: &Path, found: &OpenDevice, calibrations: &Calibrations) -> Result<String, Failure> {
+    let calibrated = calibrations.find(found.identity.as_deref())?;
     let placement =
         calibrated.as_ref().map_or(Ok(Placement::NONE), |calibration| calibration.placement(path))?;
     let store = Store::format(Arc::clone(&found.device), placement);

@@ -3,7 +3,7 @@
 use super::args::InspectArgs;
 use super::calibration::{Calibration, Calibrations};
 use super::device::refused;
-use super::signature::held;
+use super::signature::find_signature;
 use crate::{inspect::size, json};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -13,8 +13,10 @@ use std::io::{Seek, SeekFrom};
 use std::path::Path;
 use std::sync::Arc;
 use vellum_engine::Failure;
-use vellum_zoned::device::emulated::Pace;
-use vellum_zoned::device::{Access, Condition, Found, Kind, find_in, has_zone_file, is_zoned, open_locked};
+use vellum_zoned::device::emulator::Pace;
+use vellum_zoned::device::{
+    Access, Condition, Kind, OpenDevice, find_in, has_zone_file, is_zoned, open_locked,
+};
 use vellum_zoned::store::{Class, Placement, Store};
 
 #[derive(Serialize)]
@@ -97,7 +99,7 @@ fn look(arguments: &InspectArgs) -> Result<Report, Failure> {
         size: None,
         holds: None,
         zones: Some(zones(path, &found)?),
-        calibration: calibrations.of(found.identity.as_deref())?,
+        calibration: calibrations.find(found.identity.as_deref())?,
         identity: found.identity,
         store,
         damaged,
@@ -105,7 +107,7 @@ fn look(arguments: &InspectArgs) -> Result<Report, Failure> {
 }
 
 fn without_zones(path: &Path, mut file: &File, is_block: bool) -> Result<Report, Failure> {
-    let looked = file.seek(SeekFrom::End(0)).and_then(|length| Ok((length, held(file, length)?)));
+    let looked = file.seek(SeekFrom::End(0)).and_then(|length| Ok((length, find_signature(file, length)?)));
     let failed = |e| Failure::system(format!("{}: cannot be read", path.display())).because(e);
     let (length, holds) = looked.map_err(failed)?;
     Ok(Report {
@@ -122,7 +124,7 @@ fn without_zones(path: &Path, mut file: &File, is_block: bool) -> Result<Report,
     })
 }
 
-fn zones(path: &Path, found: &Found) -> Result<Zones, Failure> {
+fn zones(path: &Path, found: &OpenDevice) -> Result<Zones, Failure> {
     let geometry = found.device.geometry();
     let all = found.device.report_all().map_err(|error| refused(path, error.into()))?;
     let mut conditions = BTreeMap::new();
@@ -153,7 +155,7 @@ fn condition_name(condition: Condition) -> &'static str {
     }
 }
 
-fn store_report(found: &Found, store: &Store) -> StoreReport {
+fn store_report(found: &OpenDevice, store: &Store) -> StoreReport {
     let stats = store.stats();
     let objects = store.list();
     let of = |class: Class| objects.iter().filter(|object| object.class == class).count() as u64;

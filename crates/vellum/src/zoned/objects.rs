@@ -2,7 +2,7 @@
 
 use super::args::{ClassArg, GetArgs, LookArgs, PutArgs, RemoveArgs};
 use super::device::{of_object, open, store, store_on};
-use crate::options::shown;
+use crate::options::quote;
 use crate::{inspect::size, json};
 use serde::Serialize;
 use std::ffi::{OsStr, OsString};
@@ -39,7 +39,7 @@ pub(super) fn list(arguments: &LookArgs) -> Result<String, Failure> {
     let (_, store) = store(&arguments.device, Access::Read)?;
     let object = |entry: vellum_zoned::store::Entry| {
         let zones = store.places(&entry.name).map_err(|e| of_object(&entry.name, e))?;
-        Ok(Object { name: shown(&entry.name), class: class_name(entry.class), size: entry.size, zones })
+        Ok(Object { name: quote(&entry.name), class: class_name(entry.class), size: entry.size, zones })
     };
     let all = store.list().into_iter().map(object).collect::<Result<Vec<_>, Failure>>()?;
     if arguments.json {

@@ -32,7 +32,7 @@ const KNOWN: &[(u64, &[u8], &str)] = &[
 ];
 
 /// What `file`, of so many bytes, holds, in words; None when nothing was ever written to its beginning or its end.
-pub(super) fn held(file: &File, length: u64) -> io::Result<Option<&'static str>> {
+pub(super) fn find_signature(file: &File, length: u64) -> io::Result<Option<&'static str>> {
     let mut head = vec![0; length.min(HEAD) as usize];
     file.read_exact_at(&mut head, 0)?;
     let is_there = |(at, magic, _): &&(u64, &[u8], &str)| {

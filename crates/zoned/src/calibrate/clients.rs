@@ -32,7 +32,7 @@ impl Client {
 
 /// How a client fared.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Seen {
+pub(super) struct ClientLatency {
     /// Bytes per second.
     pub(super) rate: f64,
     /// Mean time of a call, in nanoseconds.
@@ -42,7 +42,7 @@ pub(super) struct Seen {
 /// Lets clients work side by side.
 pub(super) trait Bench {
     /// All of them at once, for a while. The zones are empty or were used here before.
-    fn together(&mut self, clients: &[Client]) -> Result<Vec<Seen>>;
+    fn together(&mut self, clients: &[Client]) -> Result<Vec<ClientLatency>>;
 
     /// Whether the time for all this is over.
     fn is_over(&self) -> bool;

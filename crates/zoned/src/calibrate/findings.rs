@@ -53,7 +53,7 @@ impl Verdict {
 
 /// How a zone is used beside another one that is used.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Beside {
+pub struct NeighbourUse {
     /// Where the other one is.
     pub place: &'static str,
     /// What two readers have, as a part of what one has alone.
@@ -80,7 +80,7 @@ pub struct Findings {
     /// What one zone alone is written with, likewise.
     pub write_rate: u64,
     /// How zones are used side by side.
-    pub beside: Vec<Beside>,
+    pub beside: Vec<NeighbourUse>,
     /// Pairs of zones that were tried.
     pub pairs: u64,
 }

@@ -9,9 +9,9 @@ mod findings;
 mod real_time;
 mod virtual_time;
 
-pub use findings::{Beside, Findings, Verdict};
+pub use findings::{Findings, NeighbourUse, Verdict};
 
-use crate::device::{Condition, Found, Kind, Result, ZonedDevice};
+use crate::device::{Condition, Kind, OpenDevice, Result, ZonedDevice};
 use crate::pace::Direction;
 use clients::{Bench, Client};
 use real_time::RealTime;
@@ -28,7 +28,11 @@ const SAME_DIE: f64 = 0.65;
 const AGAIN: usize = 3;
 
 /// Looks for zones that disturb each other, for `limit` of real time at the most. `progress` is told of distances: done, and all.
-pub fn calibrate(found: &Found, limit: Duration, progress: &mut dyn FnMut(u64, u64)) -> Result<Findings> {
+pub fn calibrate(
+    found: &OpenDevice,
+    limit: Duration,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Findings> {
     if found.kind == Kind::Conventional {
         return Ok(Findings::without_zones());
     }
@@ -166,7 +170,12 @@ impl<'a> Search<'a> {
     }
 
     /// How two zones at a distance use each other.
-    fn beside(&mut self, place: &'static str, distance: u32, findings: &Findings) -> Result<Option<Beside>> {
+    fn beside(
+        &mut self,
+        place: &'static str,
+        distance: u32,
+        findings: &Findings,
+    ) -> Result<Option<NeighbourUse>> {
         let Some((one, other)) = self.pair(distance, 0) else { return Ok(None) };
         let greedy = |zone, direction| Client::greedy(zone, direction);
         let mut part = |direction, alone: u64| -> Result<f64> {
@@ -183,7 +192,7 @@ impl<'a> Search<'a> {
         };
         let reads_wait = wait(Direction::Read)?;
         let writes_wait = wait(Direction::Write)?;
-        Ok(Some(Beside { place, readers, writers, reads_wait, writes_wait }))
+        Ok(Some(NeighbourUse { place, readers, writers, reads_wait, writes_wait }))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Clients of a real device: threads that read and write zones which were empty, and are emptied again.
 
-use super::clients::{Bench, Client, Seen};
-use crate::device::emulated::Random;
+use super::clients::{Bench, Client, ClientLatency};
+use crate::device::emulator::Random;
 use crate::device::{AlignedBuf, Error, Result, ZonedDevice};
 use crate::pace::Direction;
 use std::time::{Duration, Instant};
@@ -96,7 +96,7 @@ impl<'a> RealTime<'a> {
     }
 
     /// All threads of one client.
-    fn fare(&self, client: Client, until: Instant) -> Result<Seen> {
+    fn fare(&self, client: Client, until: Instant) -> Result<ClientLatency> {
         let begins = Instant::now();
         let done = std::thread::scope(|scope| {
             let work = |seed| scope.spawn(move || self.work(client, seed, until));
@@ -108,7 +108,7 @@ impl<'a> RealTime<'a> {
         let worked = begins.elapsed().as_secs_f64();
         let sum = |part: fn(&(u64, u64, Duration)) -> f64| done.iter().map(part).sum::<f64>();
         let calls = sum(|one| one.1 as f64);
-        Ok(Seen {
+        Ok(ClientLatency {
             rate: sum(|one| one.0 as f64) / worked.max(1e-9),
             wait: sum(|one| one.2.as_nanos() as f64) / calls.max(1.0),
         })
@@ -116,7 +116,7 @@ impl<'a> RealTime<'a> {
 }
 
 impl Bench for RealTime<'_> {
-    fn together(&mut self, clients: &[Client]) -> Result<Vec<Seen>> {
+    fn together(&mut self, clients: &[Client]) -> Result<Vec<ClientLatency>> {
         clients.iter().try_for_each(|client| self.prepare(*client, clients))?;
         self.device.flush()?;
         let this = &*self;

@@ -1,18 +1,18 @@
 //! Calibration of emulated devices, whose channels are known.
 
 use super::*;
-use crate::device::emulated::{Emulated, LARGE_ZONE, Profile, SMALL_ZONE};
+use crate::device::emulator::{Emulated, LARGE_ZONE, Profile, SMALL_ZONE};
 use crate::device::{Conventional, ZonedDevice};
 use crate::store::Placement;
 use std::sync::Arc;
 
-fn emulated(profile: Profile) -> Found {
+fn emulated(profile: Profile) -> OpenDevice {
     let device = Arc::new(Emulated::in_memory(profile.clone(), 3).unwrap());
     let kind = Kind::Emulated(profile.name);
-    Found { kind, emulated: Some(Arc::clone(&device)), device, identity: None }
+    OpenDevice { kind, emulated: Some(Arc::clone(&device)), device, identity: None }
 }
 
-fn found(found: &Found) -> Findings {
+fn found(found: &OpenDevice) -> Findings {
     calibrate(found, Duration::from_secs(20), &mut |_, _| ()).unwrap()
 }
 
@@ -52,7 +52,7 @@ fn the_large_zone_device_has_no_groups() {
 fn a_file_has_no_groups_and_a_device_in_use_no_zones_to_try() {
     let file = tempfile::tempfile().unwrap();
     let device = Arc::new(Conventional::create(file, 4096, 32, 16).unwrap());
-    let conventional = Found { kind: Kind::Conventional, device, emulated: None, identity: None };
+    let conventional = OpenDevice { kind: Kind::Conventional, device, emulated: None, identity: None };
     assert_eq!(found(&conventional).verdict, Verdict::WithoutZones);
     let full = emulated(SMALL_ZONE.scaled(32, 16));
     (0..32).for_each(|zone| full.device.finish(zone).unwrap());
@@ -64,7 +64,8 @@ fn a_file_has_no_groups_and_a_device_in_use_no_zones_to_try() {
 fn zones_that_were_tried_are_empty_again() {
     let device = Arc::new(Emulated::in_memory(SMALL_ZONE.scaled(40, 1024).with_limits(6, 6), 3).unwrap());
     device.write(7, 0, &[1; 4096]).unwrap();
-    let real = Found { kind: Kind::Zoned, device: Arc::clone(&device) as _, emulated: None, identity: None };
+    let real =
+        OpenDevice { kind: Kind::Zoned, device: Arc::clone(&device) as _, emulated: None, identity: None };
     let findings = calibrate(&real, Duration::from_secs(1), &mut |_, _| ()).unwrap();
     assert!(findings.pairs > 0 && findings.groups == 1, "{findings:?}");
     assert_eq!(calibrate(&real, Duration::ZERO, &mut |_, _| ()).unwrap().verdict, Verdict::OutOfTime);

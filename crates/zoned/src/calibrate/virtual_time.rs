@@ -1,8 +1,8 @@
 //! Clients of an emulated device, in virtual time: nothing is read or written.
 
-use super::clients::{Bench, Client, Seen};
+use super::clients::{Bench, Client, ClientLatency};
 use crate::device::Result;
-use crate::device::emulated::{Command, Emulated};
+use crate::device::emulator::{Command, Emulated};
 use crate::pace::{Direction, Nanos, SECOND};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -26,7 +26,7 @@ impl<'a> VirtualTime<'a> {
 }
 
 impl Bench for VirtualTime<'_> {
-    fn together(&mut self, clients: &[Client]) -> Result<Vec<Seen>> {
+    fn together(&mut self, clients: &[Client]) -> Result<Vec<ClientLatency>> {
         let begins = self.now + BEFORE;
         let ends = begins + LOOK;
         let block = u64::from(self.device.profile().geometry.block_size);
@@ -58,7 +58,7 @@ impl Bench for VirtualTime<'_> {
             next.push(Reverse((end + pause, number)));
         }
         self.now = ends + REST;
-        let seen = |((count, waited), client): (&(u64, u64), &Client)| Seen {
+        let seen = |((count, waited), client): (&(u64, u64), &Client)| ClientLatency {
             rate: (count * client.bytes.min(capacity)) as f64 * SECOND as f64 / LOOK as f64,
             wait: *waited as f64 / (*count).max(1) as f64,
         };

@@ -4,7 +4,7 @@
 //! that is possible: they are not copied, and take no memory. A page is never in both at once, for the kernel writes back and drops what
 //! the cache has of it before it goes past.
 
-use super::aligned::{PAGE, is_aligned};
+use super::aligned_buffer::{PAGE, is_aligned};
 use super::error::{Error, Result};
 use super::geometry::Geometry;
 use rustix::fs::{Mode, OFlags, fcntl_getfl, fstatvfs, open};

@@ -51,14 +51,14 @@ impl Conventional {
         let file =
             ZoneFile::create(file, Shape { geometry: geometry.clone(), capacity: zone_blocks, label })?;
         let machine = Machine::empty(&geometry, zone_blocks)?;
-        Ok(Self::of(machine, file))
+        Ok(Self::from_parts(machine, file))
     }
 
     /// Opens what [`create`](Self::create) has made.
     pub fn open(file: File) -> Result<Self> {
         let (file, zones) = ZoneFile::open(file)?;
         let machine = Machine::new(&file.shape().geometry, zones)?;
-        Ok(Self::of(machine, file))
+        Ok(Self::from_parts(machine, file))
     }
 
     /// Like [`open`](Self::open); large reads and writes go past the page cache, if the file can be opened once more for that.
@@ -66,10 +66,10 @@ impl Conventional {
         let (mut file, zones) = ZoneFile::open(file)?;
         file.go_direct();
         let machine = Machine::new(&file.shape().geometry, zones)?;
-        Ok(Self::of(machine, file))
+        Ok(Self::from_parts(machine, file))
     }
 
-    fn of(machine: Machine, file: ZoneFile) -> Self {
+    fn from_parts(machine: Machine, file: ZoneFile) -> Self {
         Self {
             geometry: file.shape().geometry.clone(),
             uuid: file.uuid(),

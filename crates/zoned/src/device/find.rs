@@ -1,7 +1,7 @@
 //! The zoned device that a path names, whatever kind it is.
 
 use super::conventional::Conventional;
-use super::emulated::{Emulated, Pace};
+use super::emulator::{Emulated, Pace};
 use super::error::Error;
 use super::kernel::Kernel;
 use super::zone_file::{CONVENTIONAL, zone_file_label};
@@ -36,7 +36,7 @@ pub enum Kind {
 
 /// A device that is open.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct OpenDevice {
     /// What it is.
     pub kind: Kind,
     /// The device.
@@ -125,32 +125,32 @@ pub fn is_zoned(file: &File) -> bool {
 }
 
 /// Opens the device that `path` names. Emulated ones pass time as `pace` says.
-pub fn find(path: &Path, access: Access, pace: Pace) -> Result<Found, FindError> {
+pub fn find(path: &Path, access: Access, pace: Pace) -> Result<OpenDevice, FindError> {
     let (file, is_block) = open_locked(path, access)?;
     find_in(file, is_block, path, pace)
 }
 
 /// Like [`find`], in what [`open_locked`] has opened.
-pub fn find_in(file: File, is_block: bool, path: &Path, pace: Pace) -> Result<Found, FindError> {
+pub fn find_in(file: File, is_block: bool, path: &Path, pace: Pace) -> Result<OpenDevice, FindError> {
     if is_block && is_zoned(&file) {
         let identity = identity_of(&file);
         // It can be opened by one at a time.
         drop(file);
         let device = Arc::new(Kernel::open_path(path)?);
-        return Ok(Found { kind: Kind::Zoned, device, emulated: None, identity });
+        return Ok(OpenDevice { kind: Kind::Zoned, device, emulated: None, identity });
     }
     match zone_file_label(&file).as_deref() {
         None => Err(FindError::NoZones),
         Some(CONVENTIONAL) => {
             let device = Arc::new(Conventional::open_direct(file)?);
             let identity = Some(of_uuid(device.uuid()));
-            Ok(Found { kind: Kind::Conventional, device, emulated: None, identity })
+            Ok(OpenDevice { kind: Kind::Conventional, device, emulated: None, identity })
         }
         Some(_) => {
             let device = Arc::new(Emulated::open_file(file, 1)?.paced(pace));
             let kind = Kind::Emulated(device.profile().name);
             let identity = device.uuid().map(of_uuid);
-            Ok(Found { kind, emulated: Some(Arc::clone(&device)), device, identity })
+            Ok(OpenDevice { kind, emulated: Some(Arc::clone(&device)), device, identity })
         }
     }
 }

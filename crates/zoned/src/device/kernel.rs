@@ -7,7 +7,7 @@
 //!
 //! Positions and lengths in reports are in sectors of 512 bytes; they are checked against each other before any is used.
 
-use super::aligned::{AlignedBuf, is_aligned};
+use super::aligned_buffer::{AlignedBuf, is_aligned};
 use super::error::{Error, Result};
 use super::geometry::{Geometry, ZONES_MAX};
 use super::zone::{Condition, Zone};
@@ -49,7 +49,7 @@ pub struct KernelLimits {
 
 impl KernelLimits {
     /// As `/sys` has them for an open block device.
-    pub fn of(file: &OwnedFd) -> Result<Self> {
+    pub fn read(file: &OwnedFd) -> Result<Self> {
         let stat = fstat(file)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::BlockDevice {
             return Err(Error::Untrusted("not a block device".to_owned()));
@@ -68,7 +68,7 @@ impl Kernel {
     pub fn open_path(path: &Path) -> Result<Self> {
         let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::EXCL | OFlags::CLOEXEC;
         let file = open(path, flags, Mode::empty())?;
-        let limits = KernelLimits::of(&file)?;
+        let limits = KernelLimits::read(&file)?;
         Self::open_file(file, limits)
     }
 
@@ -168,7 +168,7 @@ impl Kernel {
         let mut left = if is_aligned(data) {
             data
         } else {
-            copy = AlignedBuf::of(data);
+            copy = AlignedBuf::copy_of(data);
             copy.as_slice()
         };
         let mut at = at;

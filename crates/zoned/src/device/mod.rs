@@ -4,10 +4,10 @@
 //! - [`Emulated`]: memory or a file, with the limits, the timing and the failures of a real device.
 //! - [`Conventional`]: a file or a disk without zones, used in their manner.
 
-mod aligned;
+mod aligned_buffer;
 mod area;
 mod conventional;
-pub mod emulated;
+pub mod emulator;
 mod error;
 mod find;
 mod geometry;
@@ -17,11 +17,11 @@ mod zone;
 mod zone_file;
 mod zoned_device;
 
-pub use aligned::AlignedBuf;
+pub use aligned_buffer::AlignedBuf;
 pub use conventional::Conventional;
-pub use emulated::Emulated;
+pub use emulator::Emulated;
 pub use error::{Error, Result};
-pub use find::{Access, FindError, Found, Kind, find, find_in, is_zoned, open_locked};
+pub use find::{Access, FindError, Kind, OpenDevice, find, find_in, is_zoned, open_locked};
 pub use geometry::{BLOCK_SIZES, Geometry, ZONES_MAX};
 pub use kernel::{Kernel, KernelLimits};
 pub use zone::{Condition, Zone};

@@ -92,12 +92,12 @@ pub(super) struct ZoneFile {
     /// Zones that are empty, also by the table, and still take space in the file.
     emptied: BTreeSet<u32>,
     /// Zones of which the table may say a pointer that is further than what was written.
-    ahead: BTreeMap<u32, Ahead>,
+    ahead: BTreeMap<u32, PointerLead>,
 }
 
 /// How far the table runs ahead of a zone.
 #[derive(Clone, Copy, Debug)]
-struct Ahead {
+struct PointerLead {
     /// By so many blocks at most.
     blocks: u64,
     /// The pointer that the table says, or is about to say; 0 if it says nothing yet.
@@ -396,7 +396,7 @@ impl ZoneFile {
 
     /// The table may say of this zone, up to its next reset, that so many blocks more are written than are.
     pub(super) fn run_ahead(&mut self, zone: u32, blocks: u64) {
-        self.ahead.insert(zone, Ahead { blocks, said: 0 });
+        self.ahead.insert(zone, PointerLead { blocks, said: 0 });
     }
 
     /// The zone was written to, and is this now.

@@ -5,9 +5,9 @@
 //! when it was answered in time, 99 times as much down when it was not. So it rests where one in a hundred is late, which is what a 99th
 //! percentile says. (The same idea finds a quantile of a stream by steps alone: Robbins and Monro, Annals of Mathematical Statistics, 1951.)
 
+use super::baseline::{Direction, LatencyBaseline};
 use super::budget::Budget;
 use super::meter::Meter;
-use super::undisturbed::{Direction, Undisturbed};
 use super::{Nanos, SECOND};
 
 /// Part of all calls that may be late.
@@ -33,7 +33,7 @@ const BETWEEN_PROBES: Nanos = SECOND;
 
 /// Whether a piece may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum PaceDecision {
     /// Now.
     Now,
     /// Not before that time.
@@ -63,7 +63,7 @@ pub struct Pacer {
     others_at: Option<Nanos>,
     probe_until: Nanos,
     probed_at: Option<Nanos>,
-    undisturbed: Undisturbed,
+    undisturbed: LatencyBaseline,
 }
 
 impl Pacer {
@@ -82,7 +82,7 @@ impl Pacer {
             others_at: None,
             probe_until: 0,
             probed_at: None,
-            undisturbed: Undisturbed::default(),
+            undisturbed: LatencyBaseline::default(),
         }
     }
 
@@ -94,13 +94,13 @@ impl Pacer {
 
     /// Whether a piece of `bytes` may go at `now`. A piece that is longer than the window goes alone.
     #[must_use]
-    pub fn ask(&self, now: Nanos, bytes: u64) -> Turn {
+    pub fn ask(&self, now: Nanos, bytes: u64) -> PaceDecision {
         if self.under_way > 0 && self.under_way + bytes > self.budget.window {
-            return Turn::AfterDone;
+            return PaceDecision::AfterDone;
         }
         let beside = self.beside.due().max(self.probe_until);
         let from = if self.is_alone(now) { self.alone.due() } else { beside };
-        if from > now { Turn::At(from) } else { Turn::Now }
+        if from > now { PaceDecision::At(from) } else { PaceDecision::Now }
     }
 
     /// A piece goes at `now`; its end is told by [`done`](Self::done).
@@ -215,29 +215,29 @@ mod tests {
         pacer.sent(0, MIB / 2);
         // At 100 MiB/s, however low the rate beside others is.
         let next = 5_000_000;
-        assert_eq!(pacer.ask(0, MIB / 2), Turn::At(next));
-        assert_eq!(pacer.ask(next, MIB / 2), Turn::Now);
+        assert_eq!(pacer.ask(0, MIB / 2), PaceDecision::At(next));
+        assert_eq!(pacer.ask(next, MIB / 2), PaceDecision::Now);
         pacer.sent(next, MIB / 2);
-        assert_eq!(pacer.ask(2 * next, 1), Turn::AfterDone);
+        assert_eq!(pacer.ask(2 * next, 1), PaceDecision::AfterDone);
         pacer.done(2 * next, MIB / 2);
-        assert_eq!(pacer.ask(2 * next, MIB / 2), Turn::Now);
+        assert_eq!(pacer.ask(2 * next, MIB / 2), PaceDecision::Now);
         // A piece that is longer than the window goes alone.
         pacer.done(2 * next, MIB / 2);
-        assert_eq!(pacer.ask(2 * next, 8 * MIB), Turn::Now);
+        assert_eq!(pacer.ask(2 * next, 8 * MIB), PaceDecision::Now);
     }
 
     #[test]
     fn beside_others_the_rate_is_kept() {
         let mut pacer = pacer();
         let now = learned(&mut pacer);
-        assert_eq!(pacer.ask(now, MIB / 2), Turn::Now);
+        assert_eq!(pacer.ask(now, MIB / 2), PaceDecision::Now);
         pacer.sent(now, MIB / 2);
         // Half a MiB at 1 MiB/s.
-        assert_eq!(pacer.ask(now, MIB / 2), Turn::At(now + 500_000_000));
+        assert_eq!(pacer.ask(now, MIB / 2), PaceDecision::At(now + 500_000_000));
         pacer.done(now + 1, MIB / 2);
-        assert_eq!(pacer.ask(now + 500_000_000, MIB / 2), Turn::Now);
+        assert_eq!(pacer.ask(now + 500_000_000, MIB / 2), PaceDecision::Now);
         // Others stop: at 100 MiB/s it would have been its turn 5 ms after the last one.
-        assert_eq!(pacer.ask(now + 200_000_000, MIB / 2), Turn::Now);
+        assert_eq!(pacer.ask(now + 200_000_000, MIB / 2), PaceDecision::Now);
     }
 
     /// Whoever sends pieces wakes up late: beside others and alone, that costs nothing up to the credit. A pause is no lateness.
@@ -253,9 +253,9 @@ mod tests {
                     pacer.others_seen(now);
                 }
                 match pacer.ask(now, MIB) {
-                    Turn::At(at) => now = at + LATE,
-                    Turn::Now => assert!(piece == 0, "before its time"),
-                    Turn::AfterDone => panic!("nothing is under way"),
+                    PaceDecision::At(at) => now = at + LATE,
+                    PaceDecision::Now => assert!(piece == 0, "before its time"),
+                    PaceDecision::AfterDone => panic!("nothing is under way"),
                 }
                 if !alone {
                     pacer.others_seen(now);
@@ -271,11 +271,11 @@ mod tests {
         let mut pacer = Pacer::new(Budget { credit: LATE, ..pacer().budget });
         let now = learned(&mut pacer);
         pacer.probe(now);
-        let Turn::At(until) = pacer.ask(now, MIB) else { panic!("no pause") };
+        let PaceDecision::At(until) = pacer.ask(now, MIB) else { panic!("no pause") };
         pacer.sent(until, MIB);
         pacer.done(until, MIB);
         pacer.others_seen(until);
-        assert_eq!(pacer.ask(until, MIB), Turn::At(until + SECOND));
+        assert_eq!(pacer.ask(until, MIB), PaceDecision::At(until + SECOND));
     }
 
     /// It begins low, and finds soon how much goes when nobody is late; after a while without writes it does so again.
@@ -304,7 +304,7 @@ mod tests {
     fn the_rate_rests_where_one_in_a_hundred_is_late() {
         let mut pacer = pacer();
         let mut now = learned(&mut pacer);
-        let mut random = crate::device::emulated::Random::new(7);
+        let mut random = crate::device::emulator::Random::new(7);
         let (mut late, mut all) = (0, 0);
         pacer.sent(now, 1);
         for call in 0..100_000 {
@@ -342,13 +342,13 @@ mod tests {
         pacer.sent(now, 1000);
         pacer.other_done(now + 1, Direction::Read, 4096, 80_000);
         pacer.done(now + 2, 1000);
-        let Turn::At(until) = pacer.ask(now + 2, 1000) else { panic!("no pause") };
+        let PaceDecision::At(until) = pacer.ask(now + 2, 1000) else { panic!("no pause") };
         assert!(until > now + PROBE);
         while now < until {
             now += 100_000;
             pacer.other_done(now, Direction::Read, 4096, 80_000);
         }
         assert!(pacer.undisturbed.usual(Direction::Read, 4096).is_some());
-        assert_eq!(pacer.ask(until, 1000), Turn::Now);
+        assert_eq!(pacer.ask(until, 1000), PaceDecision::Now);
     }
 }

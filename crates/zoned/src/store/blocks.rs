@@ -1,12 +1,17 @@
 //! Blocks that are read are compared with their checksums.
 
-use super::change::{LOST, Place};
+use super::change::{DeviceExtent, LOST};
 use super::error::{Error, Result};
 use crate::device::ZonedDevice;
 use crate::sum::crc32c;
 
 /// Reads as many blocks as there are sums, and compares them.
-pub(super) fn read(device: &dyn ZonedDevice, place: Place, sums: &[u32], into: &mut [u8]) -> Result<()> {
+pub(super) fn read(
+    device: &dyn ZonedDevice,
+    place: DeviceExtent,
+    sums: &[u32],
+    into: &mut [u8],
+) -> Result<()> {
     let unreadable =
         |block: u32, why: String| Error::Unreadable { zone: place.zone, block: u64::from(block), why };
     if place.zone == LOST {

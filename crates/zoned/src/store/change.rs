@@ -29,7 +29,7 @@ pub enum Class {
 
 /// Where blocks are on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(super) struct DeviceExtent {
     /// The zone; [`LOST`] when what was there could not be read when it was to be moved.
     pub(super) zone: u32,
     /// The block in the zone.
@@ -56,7 +56,7 @@ pub(super) enum Change {
         /// The first block, in the object.
         at: u64,
         /// Where it is.
-        place: Place,
+        place: DeviceExtent,
         /// The size of the object after this, in bytes.
         size: u64,
         /// CRC-32C of each block.
@@ -395,7 +395,7 @@ fn decode_map(bytes: &[u8]) -> Result<Change> {
     Ok(Change::Map {
         object: fields.object.get(),
         at,
-        place: Place { zone: fields.zone.get(), block: fields.block.get() },
+        place: DeviceExtent { zone: fields.zone.get(), block: fields.block.get() },
         size,
         sums: sums.iter().map(|sum| sum.get()).collect(),
     })

@@ -3,7 +3,7 @@
 use super::blocks;
 use super::core::Core;
 use super::error::Result;
-use super::log::{NO_ZONE, Replayed, read_record, replay};
+use super::log::{LogReplay, NO_ZONE, read_record, replay};
 use super::roots::{ROOT_ZONES, last_in};
 use super::state::{Object, State};
 use super::tree_state::path_of;
@@ -96,7 +96,7 @@ fn check_object(core: &Core, object: &Object, read: &mut dyn FnMut(u64)) -> Opti
 }
 
 /// Both zones have the last root. It is written to the first one, and then to the second one; either is emptied before if it is full.
-fn check_roots(core: &Core, log: Option<&Replayed>, report: &mut CheckReport) {
+fn check_roots(core: &Core, log: Option<&LogReplay>, report: &mut CheckReport) {
     // What follows the checkpoint in the log was written after both.
     let is_just_begun = core.is_read_only() && log.is_some_and(|log| log.flushed == 0);
     for zone in 0..ROOT_ZONES {
@@ -124,7 +124,7 @@ fn check_roots(core: &Core, log: Option<&Replayed>, report: &mut CheckReport) {
 ///
 /// What its end says was not flushed yet may be there once, or not at all: a commit writes its records to one zone and the other, and flushes
 /// both. So where power is lost, or the writer is killed, nobody was told that it is done.
-fn check_log(core: &Core, report: &mut CheckReport) -> Option<Replayed> {
+fn check_log(core: &Core, report: &mut CheckReport) -> Option<LogReplay> {
     let capacities = || core.zones.all.iter().map(|zone| zone.capacity).collect();
     let log = match replay(&*core.device, &core.root, || State::new(capacities(), core.root.block_size)) {
         Ok((state, mut log)) => {

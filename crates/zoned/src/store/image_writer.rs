@@ -3,11 +3,11 @@
 //! A chunk goes to the next zone in turn, by a thread that this zone has, and without the store's lock. What was written becomes known in the
 //! order of the image. What cannot be written so is written in the caller's thread, to a zone that can be had.
 
-use super::change::{Change, EXTENT_BLOCKS_MAX, Place};
+use super::change::{Change, DeviceExtent, EXTENT_BLOCKS_MAX};
 use super::core::Core;
 use super::error::{Error, Result};
-use super::hand::Hand;
 use super::shared::Shared;
+use super::worker_thread::WorkerThread;
 use super::zones::{For, Role};
 use crate::device::{self, AlignedBuf, ZonedDevice};
 use std::collections::VecDeque;
@@ -24,7 +24,7 @@ const CHUNK_LEAST: usize = 1 << 20;
 
 /// A zone that an image has for itself.
 #[derive(Clone, Copy, Debug)]
-struct Own {
+struct ImageZone {
     zone: u32,
     pointer: u64,
     capacity: u64,
@@ -33,14 +33,14 @@ struct Own {
 /// Blocks to be written at a zone's pointer, in the first `len` bytes of a buffer.
 #[derive(Debug)]
 struct Job {
-    own: Own,
+    own: ImageZone,
     buffer: AlignedBuf,
     len: usize,
 }
 
 /// A job that was done: how many blocks were written, and what came after them.
 #[derive(Debug)]
-struct Done {
+struct JobOutcome {
     job: Job,
     /// Not where a write to the same zone had failed before.
     was_tried: bool,
@@ -62,8 +62,8 @@ struct Flight {
 /// One of the zones side by side, and who writes to it.
 #[derive(Debug, Default)]
 struct Slot {
-    own: Option<Own>,
-    hand: Option<Hand<Job, Done>>,
+    own: Option<ImageZone>,
+    hand: Option<WorkerThread<Job, JobOutcome>>,
 }
 
 /// The blocks of an image on their way to the device.
@@ -145,7 +145,7 @@ impl ImageWriter {
             self.slots[slot].own = Some(own);
             return self.write_here(&buffer.as_slice()[..len], slot, at, size, &sums);
         };
-        let next = Own { pointer: own.pointer + (len / block) as u64, ..own };
+        let next = ImageZone { pointer: own.pointer + (len / block) as u64, ..own };
         self.slots[slot].own = Some(next);
         match hand.give(Job { own, buffer, len }) {
             Ok(()) => {
@@ -166,19 +166,24 @@ impl ImageWriter {
         (self.slots_at_first as u64).saturating_add(filled).min(self.slots.len() as u64) as usize
     }
 
-    fn hand(&self) -> Option<Hand<Job, Done>> {
+    fn hand(&self) -> Option<WorkerThread<Job, JobOutcome>> {
         let device = Arc::clone(&self.shared.device);
         let mut failed = None;
-        Hand::new(move |job: Job| {
+        WorkerThread::new(move |job: Job| {
             if failed == Some(job.own.zone) {
                 // By now it may be somebody else's.
-                return Done { job, was_tried: false, blocks: 0, result: Err(device::Error::BadCondition) };
+                return JobOutcome {
+                    job,
+                    was_tried: false,
+                    blocks: 0,
+                    result: Err(device::Error::BadCondition),
+                };
             }
             let (blocks, result) = write_all(&*device, &job);
             if result.is_err() {
                 failed = Some(job.own.zone);
             }
-            Done { job, was_tried: true, blocks, result }
+            JobOutcome { job, was_tried: true, blocks, result }
         })
     }
 
@@ -187,7 +192,7 @@ impl ImageWriter {
     }
 
     /// Waits until all is written and known.
-    pub(super) fn settle(&mut self) -> Result<()> {
+    pub(super) fn sync(&mut self) -> Result<()> {
         while !self.flights.is_empty() {
             self.settle_one()?;
         }
@@ -197,13 +202,13 @@ impl ImageWriter {
     /// Waits for the oldest part that is under way, and makes it known. What of it was not written goes elsewhere.
     fn settle_one(&mut self) -> Result<()> {
         let Some(flight) = self.flights.pop_front() else { return Ok(()) };
-        let Some(done) = self.slots[flight.slot].hand.as_ref().and_then(Hand::take) else {
+        let Some(done) = self.slots[flight.slot].hand.as_ref().and_then(WorkerThread::take) else {
             // Nobody knows what it has written; the zone is not written to again.
             self.slots[flight.slot].hand = None;
             self.leave(flight.slot);
             return Err(Error::Device(device::Error::Io(rustix::io::Errno::IO)));
         };
-        let Done { job, was_tried, blocks, result } = done;
+        let JobOutcome { job, was_tried, blocks, result } = done;
         let (own, block) = (job.own, self.block_size());
         if blocks > 0 {
             self.known(own, blocks, &flight, 0)?;
@@ -225,7 +230,7 @@ impl ImageWriter {
     }
 
     /// A zone has refused a write after so many blocks: it is left as it is.
-    fn failed(&mut self, slot: usize, own: Own, blocks: u64, error: &device::Error) {
+    fn failed(&mut self, slot: usize, own: ImageZone, blocks: u64, error: &device::Error) {
         tracing::error!(
             "zone {}, block {}: {error}; it is written elsewhere",
             own.zone,
@@ -245,7 +250,7 @@ impl ImageWriter {
     }
 
     /// Some first blocks of a part, from `skip` on, are in their zone.
-    fn known(&mut self, own: Own, blocks: u64, flight: &Flight, skip: usize) -> Result<()> {
+    fn known(&mut self, own: ImageZone, blocks: u64, flight: &Flight, skip: usize) -> Result<()> {
         let block = self.block_size() as u64;
         let shared = Arc::clone(&self.shared);
         let mut core = shared.core.lock();
@@ -257,7 +262,7 @@ impl ImageWriter {
         for (number, sums) in sums.chunks(EXTENT_BLOCKS_MAX).enumerate() {
             let done = (number * EXTENT_BLOCKS_MAX) as u64;
             let at = flight.at + skip as u64 + done;
-            let place = Place { zone: own.zone, block: (own.pointer + done) as u32 };
+            let place = DeviceExtent { zone: own.zone, block: (own.pointer + done) as u32 };
             let size = flight.size.min((at + sums.len() as u64) * block).max(known);
             core.change(Change::Map { object: self.object, at, place, size, sums: sums.to_vec() })?;
         }
@@ -272,7 +277,7 @@ impl ImageWriter {
     /// Writes blocks in this thread, to this slot's zone or to whatever zone can be had.
     fn write_here(&mut self, data: &[u8], slot: usize, at: u64, size: u64, sums: &[u32]) -> Result<()> {
         // All before it is known then, and no zone has two writers.
-        self.settle()?;
+        self.sync()?;
         let block = self.block_size();
         let flight = Flight { slot, at, size, sums: sums.to_vec() };
         let (mut done, mut tries, mut slot) = (0, 0, slot);
@@ -295,7 +300,7 @@ impl ImageWriter {
             let part = &data[done * block..(done + count) * block];
             match self.shared.device.write(own.zone, own.pointer, part) {
                 Ok(()) => {
-                    self.slots[slot].own = Some(Own { pointer: own.pointer + count as u64, ..own });
+                    self.slots[slot].own = Some(ImageZone { pointer: own.pointer + count as u64, ..own });
                     self.known(own, count as u64, &flight, done)?;
                     done += count;
                 }
@@ -313,24 +318,24 @@ impl ImageWriter {
     }
 
     /// A zone of this image's, and where it stands in the list.
-    fn any_zone(&self) -> Option<(usize, Own)> {
+    fn any_zone(&self) -> Option<(usize, ImageZone)> {
         self.slots.iter().enumerate().find_map(|(number, slot)| Some((number, slot.own?)))
     }
 
-    fn take_zone(&self) -> Result<Own> {
+    fn take_zone(&self) -> Result<ImageZone> {
         let mut core = self.shared.core.lock();
         core.keep_promises()?;
         core.make_room()?;
         let zone = core.take(For::Checkpoint, Role::Owned)?;
         let info = core.zones.get(zone);
-        Ok(Own { zone, pointer: info.pointer, capacity: info.capacity })
+        Ok(ImageZone { zone, pointer: info.pointer, capacity: info.capacity })
     }
 
     /// Waits for what is under way, whatever comes of it, and gives the zones back.
     pub(super) fn give_back(&mut self) {
         for flight in std::mem::take(&mut self.flights) {
-            let done = self.slots[flight.slot].hand.as_ref().and_then(Hand::take);
-            if let Some(Done { job, was_tried: true, blocks, result }) = done {
+            let done = self.slots[flight.slot].hand.as_ref().and_then(WorkerThread::take);
+            if let Some(JobOutcome { job, was_tried: true, blocks, result }) = done {
                 let mut core = self.shared.core.lock();
                 core.zones.set_pointer(job.own.zone, job.own.pointer + blocks);
                 if result.is_err() {

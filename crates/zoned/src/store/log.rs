@@ -1,9 +1,9 @@
 //! The log of changes: written twice, to two zones, and read from whichever copy of a record is whole.
 
-use super::change::{Change, Place};
+use super::change::{Change, DeviceExtent};
 use super::error::{Error, Result};
 use super::format::{RECORD_HEAD, RECORD_MAX, RecordId, Root, changes_of};
-use super::state::{Live, State};
+use super::state::{LiveBlocks, State};
 use crate::device::{self, Geometry, ZonedDevice};
 use std::collections::{BTreeSet, VecDeque};
 
@@ -89,7 +89,7 @@ impl Tail {
 
 /// What reading the log has found.
 #[derive(Clone, Debug)]
-pub(super) struct Replayed {
+pub(super) struct LogReplay {
     /// The zones of each part.
     pub(super) parts: Vec<[u32; 2]>,
     /// For each, the number of its first record.
@@ -102,7 +102,7 @@ pub(super) struct Replayed {
     pub(super) single: Vec<u64>,
 }
 
-impl Replayed {
+impl LogReplay {
     /// Records with one whole copy that were flushed when there were two.
     pub(super) fn damaged(&self) -> usize {
         self.single.iter().filter(|record| **record < self.flushed).count()
@@ -119,15 +119,17 @@ pub(super) fn replay(
     device: &dyn ZonedDevice,
     root: &Root,
     new: impl Fn() -> State,
-) -> Result<(State, Replayed)> {
+) -> Result<(State, LogReplay)> {
     let mut state = new();
     let mut beside = VecDeque::new();
     let replayed = replay_until(device, root, &mut state, u64::MAX, &mut |found, _| {
         // Also one that does not count itself knows which ones were flushed.
-        while beside.front().is_some_and(|first: &Beside| first.record < found.flushed) {
+        while beside.front().is_some_and(|first: &UnflushedBlocks| first.record < found.flushed) {
             beside.pop_front();
         }
-        found.places(&mut |place, count| beside.push_back(Beside { record: found.record, place, count }));
+        found.places(&mut |place, count| {
+            beside.push_back(UnflushedBlocks { record: found.record, place, count })
+        });
         Ok(())
     })?;
     let Some(record) = first_missing(device, &state, &beside)? else { return Ok((state, replayed)) };
@@ -139,17 +141,21 @@ pub(super) fn replay(
 }
 
 /// Blocks that a record speaks of which may not have been flushed.
-struct Beside {
+struct UnflushedBlocks {
     record: u64,
-    place: Place,
+    place: DeviceExtent,
     count: u32,
 }
 
 /// The first record that has data which are live in the end, and are not there.
-fn first_missing(device: &dyn ZonedDevice, state: &State, beside: &VecDeque<Beside>) -> Result<Option<u64>> {
+fn first_missing(
+    device: &dyn ZonedDevice,
+    state: &State,
+    beside: &VecDeque<UnflushedBlocks>,
+) -> Result<Option<u64>> {
     // By zone and first block: several records may speak of an extent.
     let mut seen = BTreeSet::new();
-    for Beside { record, place, count } in beside {
+    for UnflushedBlocks { record, place, count } in beside {
         for (block, live) in live_in(state, *place, *count) {
             if seen.insert((place.zone, block)) && !lost(device, state, place.zone, block, live)?.is_empty() {
                 return Ok(Some(*record));
@@ -168,7 +174,7 @@ fn longest(device: &dyn ZonedDevice, root: &Root, mut state: State, flushed: u64
     // Each block is written once before it is flushed.
     let mut left = geometry.zone_blocks.saturating_mul(u64::from(geometry.zones));
     let mut end = flushed;
-    let mut missing: Vec<Missing> = Vec::new();
+    let mut missing: Vec<MissingBlock> = Vec::new();
     replay_until(device, root, &mut state, u64::MAX, &mut |found, state| {
         if found.record < flushed {
             return Ok(());
@@ -195,21 +201,21 @@ fn longest(device: &dyn ZonedDevice, root: &Root, mut state: State, flushed: u64
 }
 
 /// A block that is not there, of an object.
-struct Missing {
+struct MissingBlock {
     zone: u32,
     block: u32,
     object: u64,
 }
 
-impl Missing {
+impl MissingBlock {
     fn is_live(&self, state: &State) -> bool {
-        let place = Place { zone: self.zone, block: self.block };
+        let place = DeviceExtent { zone: self.zone, block: self.block };
         live_in(state, place, 1).any(|(_, live)| live.object == self.object)
     }
 }
 
 /// What is live among blocks of a zone: all extents that have some of them.
-fn live_in(state: &State, place: Place, count: u32) -> impl Iterator<Item = (u32, Live)> + '_ {
+fn live_in(state: &State, place: DeviceExtent, count: u32) -> impl Iterator<Item = (u32, LiveBlocks)> + '_ {
     let end = place.block.saturating_add(count);
     let of_zone = state.zones.get(place.zone as usize);
     of_zone.into_iter().flat_map(move |used| {
@@ -220,12 +226,18 @@ fn live_in(state: &State, place: Place, count: u32) -> impl Iterator<Item = (u32
 }
 
 /// The blocks of an extent that are not there.
-fn lost(device: &dyn ZonedDevice, state: &State, zone: u32, block: u32, live: Live) -> Result<Vec<Missing>> {
+fn lost(
+    device: &dyn ZonedDevice,
+    state: &State,
+    zone: u32,
+    block: u32,
+    live: LiveBlocks,
+) -> Result<Vec<MissingBlock>> {
     let size = device.geometry().block_size as usize;
     let extent = state.objects.get(&live.object).and_then(|object| object.extents.get(&live.at));
     let Some(extent) = extent else { return Ok(Vec::new()) };
     let mut bytes = vec![0; extent.sums.len() * size];
-    let missing = |number: usize| Missing { zone, block: block + number as u32, object: live.object };
+    let missing = |number: usize| MissingBlock { zone, block: block + number as u32, object: live.object };
     if may_be_there(device.read(zone, u64::from(block), &mut bytes))? == Some(true) {
         let sums = super::blocks::sums(&bytes, size as u32);
         let wrong = extent.sums.iter().zip(&sums[..]).enumerate().filter(|(_, (said, is))| said != is);
@@ -258,7 +270,7 @@ fn may_be_there(read: device::Result<()>) -> Result<Option<bool>> {
 }
 
 /// Blocks of all extents that changes speak of.
-fn places(changes: &[Change], into: &mut impl FnMut(Place, u32)) {
+fn places(changes: &[Change], into: &mut impl FnMut(DeviceExtent, u32)) {
     for change in changes {
         match change {
             Change::Map { place, sums, .. } => into(*place, sums.len() as u32),
@@ -269,7 +281,7 @@ fn places(changes: &[Change], into: &mut impl FnMut(Place, u32)) {
 }
 
 /// A record that was read.
-struct Found<'a> {
+struct FoundRecord<'a> {
     record: u64,
     /// Records before this one were flushed.
     flushed: u64,
@@ -277,9 +289,9 @@ struct Found<'a> {
     changes: &'a [Change],
 }
 
-impl Found<'_> {
+impl FoundRecord<'_> {
     /// The blocks that it speaks of, if they may not have been flushed.
-    fn places(&self, into: &mut impl FnMut(Place, u32)) {
+    fn places(&self, into: &mut impl FnMut(DeviceExtent, u32)) {
         if self.is_beside_data {
             places(self.changes, into);
         }
@@ -292,8 +304,8 @@ fn replay_until(
     root: &Root,
     state: &mut State,
     end: u64,
-    look: &mut dyn FnMut(&Found<'_>, &State) -> Result<()>,
-) -> Result<Replayed> {
+    look: &mut dyn FnMut(&FoundRecord<'_>, &State) -> Result<()>,
+) -> Result<LogReplay> {
     let mut reader = Reader { device, root, zones: root.log, at: 0, sequence: 0, single: Vec::new() };
     let mut seen: BTreeSet<u32> = BTreeSet::new();
     let (mut parts, mut begins, mut flushed) = (Vec::new(), vec![0], 0);
@@ -318,7 +330,7 @@ fn replay_until(
         }
         if counts {
             let (record, is_beside_data) = (id.sequence, id.is_beside_data);
-            look(&Found { record, flushed, is_beside_data, changes: &changes }, state)?;
+            look(&FoundRecord { record, flushed, is_beside_data, changes: &changes }, state)?;
         }
     }
     reader.check_end()?;
@@ -328,7 +340,7 @@ fn replay_until(
         }
     }
     let records = reader.sequence.min(end);
-    Ok(Replayed { parts, begins, records, flushed, single: reader.single })
+    Ok(LogReplay { parts, begins, records, flushed, single: reader.single })
 }
 
 struct Reader<'a> {

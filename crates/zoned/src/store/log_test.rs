@@ -1,11 +1,11 @@
 //! The longest first part of a log whose data are there, and how much is read to find it.
 
-use super::change::{Change, Class, Place};
+use super::change::{Change, Class, DeviceExtent};
 use super::format::{Placement, Root};
 use super::log::{Tail, replay};
 use super::node::FIRST_OBJECT;
 use super::state::State;
-use crate::device::emulated::{Random, SMALL_ZONE};
+use crate::device::emulator::{Random, SMALL_ZONE};
 use crate::device::{self, Emulated, Geometry, Zone, ZonedDevice};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -107,7 +107,7 @@ fn create(object: u64) -> Change {
 }
 
 fn map(object: u64, at: u64, (zone, block): (u32, u32), sums: Vec<u32>) -> Change {
-    Change::Map { object, at, place: Place { zone, block }, size: 1 << 20, sums }
+    Change::Map { object, at, place: DeviceExtent { zone, block }, size: 1 << 20, sums }
 }
 
 /// Each record has the object's one block elsewhere, and it is nowhere.

@@ -22,7 +22,7 @@ const KINDS: [u32; 7] = [REGULAR, DIRECTORY, SYMLINK, 0o020_000, 0o060_000, 0o01
 
 /// Seconds and nanoseconds since 1970.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Moment {
+pub struct NodeTime {
     /// Whole seconds, which may be negative.
     pub secs: i64,
     /// Nanoseconds, 0 to 999,999,999.
@@ -43,13 +43,13 @@ pub struct Node {
     /// Device number, of device nodes.
     pub rdev: u64,
     /// Last access.
-    pub atime: Moment,
+    pub atime: NodeTime,
     /// Last change of contents.
-    pub mtime: Moment,
+    pub mtime: NodeTime,
     /// Last change.
-    pub ctime: Moment,
+    pub ctime: NodeTime,
     /// Birth.
-    pub btime: Moment,
+    pub btime: NodeTime,
 }
 
 /// Extended attributes by name.
@@ -57,7 +57,7 @@ pub type Xattrs = BTreeMap<Vec<u8>, Vec<u8>>;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct MomentForm {
+struct NodeTimeForm {
     secs: I64,
     nanos: U32,
 }
@@ -71,7 +71,7 @@ struct NodeForm {
     gid: U32,
     nlink: U32,
     rdev: U64,
-    times: [MomentForm; 4],
+    times: [NodeTimeForm; 4],
 }
 
 /// Bytes of a node on the device.
@@ -97,7 +97,7 @@ impl Node {
     }
 
     pub(super) fn encode(&self, number: u64, into: &mut Vec<u8>) {
-        let time = |at: Moment| MomentForm { secs: I64::new(at.secs), nanos: U32::new(at.nanos) };
+        let time = |at: NodeTime| NodeTimeForm { secs: I64::new(at.secs), nanos: U32::new(at.nanos) };
         let form = NodeForm {
             number: U64::new(number),
             mode: U32::new(self.mode),
@@ -113,7 +113,7 @@ impl Node {
     pub(super) fn decode(bytes: &[u8]) -> Result<(u64, Self)> {
         let bad = || Error::Damaged("a node that cannot be".to_owned());
         let form = NodeForm::read_from_bytes(bytes).map_err(|_| bad())?;
-        let times = form.times.map(|at| Moment { secs: at.secs.get(), nanos: at.nanos.get() });
+        let times = form.times.map(|at| NodeTime { secs: at.secs.get(), nanos: at.nanos.get() });
         let [atime, mtime, ctime, btime] = times;
         let node = Self {
             mode: form.mode.get(),

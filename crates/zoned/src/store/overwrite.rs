@@ -4,7 +4,7 @@ use super::blocks;
 use super::change::{Change, EXTENT_BLOCKS_MAX, SIZE_MAX};
 use super::core::{Core, Lane};
 use super::error::{Error, Result};
-use super::reading::pieces;
+use super::object_read::pieces;
 
 impl Core {
     /// Writes `data` at `offset` of an object, which grows if it must. What is between its end and `offset` is zeros. Each extent of at most

@@ -1,8 +1,8 @@
 //! Reading an object from its start to its end, ahead of whoever asks.
 
 use super::error::{Error, Result};
-use super::hand::Hand;
 use super::shared::Shared;
+use super::worker_thread::WorkerThread;
 use crate::device::{self, AlignedBuf};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ struct Job {
     len: usize,
 }
 
-type Done = (Job, Result<()>);
+type ReadResult = (Job, Result<()>);
 
 /// Reads an object from its start to its end: parts of it are read ahead, by some threads at once, and compared with their checksums there.
 ///
@@ -33,7 +33,7 @@ pub struct Reader {
     shared: Arc<Shared>,
     number: u64,
     size: u64,
-    hands: Vec<Hand<Job, Done>>,
+    hands: Vec<WorkerThread<Job, ReadResult>>,
     /// Hands that have a job, in the order of the object.
     busy: VecDeque<usize>,
     /// Bytes of the object that were asked for from hands.
@@ -106,7 +106,7 @@ impl Reader {
         let parts = usize::try_from(self.size.div_ceil(PART as u64)).unwrap_or(usize::MAX);
         for _ in 0..HANDS.min(parts) {
             let (shared, number) = (Arc::clone(&self.shared), self.number);
-            let started = Hand::new(move |mut job: Job| {
+            let started = WorkerThread::new(move |mut job: Job| {
                 let read = shared.read_blocks(number, job.at, &mut job.buffer.as_mut_slice()[..job.len]);
                 (job, read)
             });
@@ -137,7 +137,7 @@ impl Reader {
 
     fn next_part(&mut self) -> Result<Job> {
         let hand = self.busy.front().and_then(|hand| self.hands.get(*hand));
-        let (job, read) = hand.and_then(Hand::take).ok_or(NO_THREAD)?;
+        let (job, read) = hand.and_then(WorkerThread::take).ok_or(NO_THREAD)?;
         read.map(|()| job)
     }
 }

@@ -1,6 +1,6 @@
 //! What the changes come to: objects, names, and what is live in which zone. In memory only; the same changes, in the same order, give the same.
 
-use super::change::{Change, Class, EXTENT_BLOCKS_MAX, LOST, Place, SIZE_MAX, check_name};
+use super::change::{Change, Class, DeviceExtent, EXTENT_BLOCKS_MAX, LOST, SIZE_MAX, check_name};
 use super::error::{Error, Result};
 use super::node::{FIRST_OBJECT, ROOT_NODE};
 use super::tree_state::TreeState;
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Extent {
     /// Where.
-    pub(super) place: Place,
+    pub(super) place: DeviceExtent,
     /// CRC-32C of each block.
     pub(super) sums: Box<[u32]>,
 }
@@ -30,7 +30,7 @@ pub(super) struct Object {
 
 /// Blocks of a zone that an object has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Live {
+pub(super) struct LiveBlocks {
     /// The object.
     pub(super) object: u64,
     /// The first block, in the object.
@@ -43,7 +43,7 @@ pub(super) struct Live {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ZoneUse {
     /// By the first block of each.
-    pub(super) live: BTreeMap<u32, Live>,
+    pub(super) live: BTreeMap<u32, LiveBlocks>,
     /// Blocks that are live.
     pub(super) live_blocks: u64,
     /// How often it was reset.
@@ -243,7 +243,7 @@ impl State {
         self.objects.get(&object).ok_or_else(|| Error::Damaged(format!("there is no object {object}")))
     }
 
-    fn map(&mut self, object: u64, at: u64, place: Place, size: u64, sums: &[u32]) -> Result<()> {
+    fn map(&mut self, object: u64, at: u64, place: DeviceExtent, size: u64, sums: &[u32]) -> Result<()> {
         self.known(object)?;
         let count = sums.len() as u64;
         let start = u64::from(place.block);
@@ -299,7 +299,10 @@ impl State {
             let Some(extent) = self.remove_extent(object, start) else { continue };
             let stop = start + extent.sums.len() as u64;
             let part = |from: u64, to: u64| Extent {
-                place: Place { zone: extent.place.zone, block: extent.place.block + (from - start) as u32 },
+                place: DeviceExtent {
+                    zone: extent.place.zone,
+                    block: extent.place.block + (from - start) as u32,
+                },
                 sums: extent.sums[(from - start) as usize..(to - start) as usize].into(),
             };
             if start < at {
@@ -316,7 +319,7 @@ impl State {
         self.extents += 1;
         self.blocks += u64::from(count);
         if let Some(zone) = self.zones.get_mut(extent.place.zone as usize) {
-            zone.live.insert(extent.place.block, Live { object, at, count });
+            zone.live.insert(extent.place.block, LiveBlocks { object, at, count });
             zone.live_blocks += u64::from(count);
         }
         if let Some(object) = self.objects.get_mut(&object) {

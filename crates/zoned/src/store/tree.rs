@@ -5,11 +5,11 @@
 
 use super::blocks;
 use super::change::{Change, Class, EXTENT_BLOCKS_MAX, GROUP_MAX, SIZE_MAX};
-use super::collect::LEAST_GAIN;
 use super::core::{Core, Lane};
 use super::error::{Error, Result};
-use super::named::Store;
-use super::node::{Moment, Node, ROOT_NODE, Xattrs};
+use super::gc::LEAST_GAIN;
+use super::named_objects::Store;
+use super::node::{Node, NodeTime, ROOT_NODE, Xattrs};
 use super::zones::Role;
 use std::collections::BTreeMap;
 
@@ -89,7 +89,7 @@ impl From<TreeChange> for Change {
 impl Store {
     /// The tree. A store without one gets a root directory with mode 0755 of `owner` (user, group), made `now`. An error: what is there makes no
     /// tree.
-    pub fn tree(&self, owner: (u32, u32), now: Moment) -> Result<TreeDump> {
+    pub fn tree(&self, owner: (u32, u32), now: NodeTime) -> Result<TreeDump> {
         let mut core = self.shared().core.lock();
         if core.state.tree.nodes.is_empty() {
             core.check_writable()?;

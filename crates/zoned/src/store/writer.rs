@@ -112,14 +112,14 @@ impl Writer {
         self.grow(rest.len());
         self.buffer.as_mut_slice()[..rest.len()].copy_from_slice(&rest);
         self.filled = rest.len();
-        self.settle()
+        self.sync()
     }
 
     /// Gives the object its name. An object that had it is gone. Durable after a sync.
     pub fn commit(mut self, name: &[u8]) -> Result<()> {
         check_name(name)?;
         self.write_buffer(self.filled)?;
-        self.settle()?;
+        self.sync()?;
         let mut core = self.shared.core.lock();
         core.check_writable()?;
         core.make_room()?;
@@ -133,8 +133,8 @@ impl Writer {
     }
 
     /// Waits until what was handed over is written.
-    fn settle(&mut self) -> Result<()> {
-        self.image.as_mut().map_or(Ok(()), ImageWriter::settle)
+    fn sync(&mut self) -> Result<()> {
+        self.image.as_mut().map_or(Ok(()), ImageWriter::sync)
     }
 
     /// Writes the first `len` bytes of the buffer, filled up with zeros to a whole block, and empties it.

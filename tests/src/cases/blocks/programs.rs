@@ -1,6 +1,6 @@
 //! Real programs on files of which only some blocks are in the upper.
 
-use crate::harness::outcome::{Doing, Outcome, ensure};
+use crate::harness::outcome::{DuringContext, Outcome, ensure};
 use crate::harness::{Cx, shell, skip};
 use std::fs;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Random operations on a file of a lower layer and on an ordinary file: they must stay equal, through remounts; and after
 //! kill -9 every byte must be one that it has had since the last fsync.
 
-use crate::harness::outcome::{Doing, Outcome, ensure};
+use crate::harness::outcome::{DuringContext, Outcome, ensure};
 use crate::harness::rng::Rng;
 use crate::harness::{Cx, Layers, Profile, rng};
 use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom};

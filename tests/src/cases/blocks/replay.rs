@@ -4,7 +4,7 @@
 
 use crate::harness::disk::Disk;
 use crate::harness::mount::only_vellum;
-use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq, skip};
+use crate::harness::outcome::{DuringContext, Outcome, ensure, ensure_eq, skip};
 use crate::harness::recorder::Recorder;
 use crate::harness::{Cx, Layers, Rng, rng, shell};
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate};
@@ -28,7 +28,7 @@ struct Version {
 }
 
 /// A file of the lower layer, and what has happened to it.
-struct Tracked {
+struct TrackedFile {
     names: [String; 2],
     /// Which of the names it has, from some moment on.
     named: Vec<(usize, usize)>,
@@ -37,7 +37,7 @@ struct Tracked {
     synced: Vec<(usize, usize)>,
 }
 
-impl Tracked {
+impl TrackedFile {
     fn new(name: &str, size: usize) -> Self {
         let data = (0..size).map(|at| (at / BLOCK % 50) as u8 + 200).collect();
         Self {
@@ -108,7 +108,7 @@ fn open(path: &Path) -> Outcome<OwnedFd> {
 }
 
 /// The sync that databases commit with.
-fn sync(root: &Path, recorder: &Recorder, file: &mut Tracked) -> Outcome {
+fn sync(root: &Path, recorder: &Recorder, file: &mut TrackedFile) -> Outcome {
     rustix::fs::fdatasync(open(&root.join(file.name()))?)?;
     file.synced.push((recorder.moment(), file.versions.len() - 1));
     Ok(())
@@ -121,7 +121,7 @@ fn step(
     root: &Path,
     disk: &Disk,
     recorder: &Recorder,
-    file: &mut Tracked,
+    file: &mut TrackedFile,
 ) -> Outcome {
     let path = root.join(file.name());
     let begun = recorder.moment();
@@ -191,10 +191,13 @@ fn replay(cx: &Cx, rng: &mut Rng, kind: &str, mkfs: &[&str], size: u64) -> Outco
     let layers = Layers::new(disk.at(), 1)?;
     // Many of them, for what comes right after a copy-up is what this is about.
     let sizes = [3 * BLOCK, 5000, 80 * BLOCK + 100];
-    let mut files: Vec<Tracked> = (0..FILES)
+    let mut files: Vec<TrackedFile> = (0..FILES)
         .map(|number| {
             let dir = if number % 2 == 0 { String::new() } else { format!("dir{number}/") };
-            Tracked::new(&format!("{dir}file{number}"), *sizes.get(number % sizes.len()).unwrap_or(&BLOCK))
+            TrackedFile::new(
+                &format!("{dir}file{number}"),
+                *sizes.get(number % sizes.len()).unwrap_or(&BLOCK),
+            )
         })
         .collect();
     for file in &files {
@@ -244,7 +247,7 @@ fn replay(cx: &Cx, rng: &mut Rng, kind: &str, mkfs: &[&str], size: u64) -> Outco
     Ok(())
 }
 
-fn look(cx: &Cx, image: &Path, files: &[Tracked], moment: usize) -> Outcome {
+fn look(cx: &Cx, image: &Path, files: &[TrackedFile], moment: usize) -> Outcome {
     let left = Disk::of(image.to_path_buf(), "left", "loop")?;
     let layers = Layers::new(left.at(), 1)?;
     let mut mount = cx.mount_with(&layers, OPTIONS)?;

@@ -5,7 +5,7 @@ mod blocks;
 use super::Case;
 use super::checkpoint::support::criu;
 use crate::harness::mount::MountKind;
-use crate::harness::outcome::{Doing, Outcome, fail, skip};
+use crate::harness::outcome::{DuringContext, Outcome, fail, skip};
 use crate::harness::{Cx, shell, source_root};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

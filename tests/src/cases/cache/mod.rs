@@ -1,14 +1,14 @@
 //! Lower layers that are read through the service's cache: what is read is what is there, what the mount writes is not hidden by it, and
 //! the mounts of a pool have one copy.
 
-pub(super) mod warm;
+pub(super) mod handover;
 
 use super::Case;
+use super::monitoring::stats_of;
 use super::pool::Pools;
-use super::watching::stats_of;
 use crate::harness::PATIENCE;
 use crate::harness::mount::Profile;
-use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq};
+use crate::harness::outcome::{DuringContext, Outcome, ensure, ensure_eq};
 use crate::harness::{Cx, Layers, Mount};
 use rustix::fs::{Advice, fadvise};
 use std::collections::BTreeMap;
@@ -26,9 +26,9 @@ pub(super) const CASES: &[Case] = &[
     Case::of(Profile::Cached, "cache/pool-limit", 60, pool_limit),
     Case::of(Profile::Cached, "cache/memory-limit", 180, memory_limit),
     Case::of(Profile::Cached, "cache/idle", 120, idle),
-    Case::of(Profile::Cached, "cache/warm", 120, warm::warm),
-    Case::of(Profile::Cached, "cache/warm-pool", 120, warm::warm_pool),
-    Case::of(Profile::Cached, "cache/killed", 120, warm::killed),
+    Case::of(Profile::Cached, "cache/warm", 120, handover::warm),
+    Case::of(Profile::Cached, "cache/warm-pool", 120, handover::warm_pool),
+    Case::of(Profile::Cached, "cache/killed", 120, handover::killed),
 ];
 
 const BLOCK: usize = 64 << 10;
@@ -315,7 +315,7 @@ fn memory_limit(cx: &Cx) -> Outcome {
         "the service and its restarts"
     );
     // A successor that finds so much has no more room than that.
-    warm::kill(&mount)?;
+    handover::kill(&mount)?;
     compare_large(&mount, layers.lower())?;
     let bytes = figure(&mount, "bytes")?;
     ensure!((LIMIT / 4..LIMIT).contains(&bytes), "{bytes} bytes are cached where {LIMIT} are allowed");

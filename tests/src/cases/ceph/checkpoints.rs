@@ -3,8 +3,8 @@
 use super::cluster::Cluster;
 use crate::cases::checkpoint::COUNTER;
 use crate::cases::checkpoint::support::Scene;
-use crate::cases::running::layout;
-use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq};
+use crate::cases::run::layout;
+use crate::harness::outcome::{DuringContext, Outcome, ensure, ensure_eq};
 use crate::harness::{Cx, shell};
 use std::fs;
 use vellum_vfs::Name;

@@ -1,6 +1,6 @@
 //! A cluster for the cases, and what another client does to it.
 
-use crate::harness::outcome::{Doing, Outcome, Stop, ensure, fail};
+use crate::harness::outcome::{DuringContext, Outcome, Stop, ensure, fail};
 use crate::harness::{shell, skip, source_root};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -168,7 +168,7 @@ impl Cluster {
     }
 
     /// What its daemons have been asked for so far, by whatever client.
-    pub(in crate::cases) fn asked(&self) -> Outcome<Asked> {
+    pub(in crate::cases) fn asked(&self) -> Outcome<RequestCounts> {
         let count = |daemon: &str, counter: &str| -> Outcome<Value> {
             let text = self.ceph(&["tell", daemon, "perf", "dump", counter, "--format=json"])?;
             Ok(serde_json::from_str::<Value>(&text).doing("counters")?[counter].clone())
@@ -178,7 +178,7 @@ impl Cluster {
         let lookups = requests("lookup").ok_or("none").doing("lookups")?;
         let attributes = requests("getattr").ok_or("none").doing("attributes")?;
         let reads = storage["op_r"].as_u64().ok_or("none").doing("reads")?;
-        Ok(Asked { lookups, attributes, reads })
+        Ok(RequestCounts { lookups, attributes, reads })
     }
 
     /// The sessions that a process's clients have with the metadata server.
@@ -225,19 +225,19 @@ impl Cluster {
     }
 
     /// Stops the storage daemon until what is returned is dropped.
-    pub(in crate::cases) fn stop_storage(&self) -> Outcome<Stopped> {
+    pub(in crate::cases) fn stop_storage(&self) -> Outcome<StopGuard> {
         self.stop("ceph-osd")
     }
 
     /// Stops the metadata server until what is returned is dropped.
-    pub(in crate::cases) fn stop_server(&self) -> Outcome<Stopped> {
+    pub(in crate::cases) fn stop_server(&self) -> Outcome<StopGuard> {
         self.stop("ceph-mds")
     }
 
-    fn stop(&self, program: &str) -> Outcome<Stopped> {
+    fn stop(&self, program: &str) -> Outcome<StopGuard> {
         let daemon = self.daemon(program)?;
         kill_process(daemon, Signal::STOP)?;
-        Ok(Stopped(daemon))
+        Ok(StopGuard(daemon))
     }
 
     /// The metadata server that serves, by its number.
@@ -290,7 +290,7 @@ impl Drop for Cluster {
 
 /// Requests that the daemons of a cluster have had.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::cases) struct Asked {
+pub(in crate::cases) struct RequestCounts {
     /// Names that the metadata server has looked up.
     pub(in crate::cases) lookups: u64,
     /// Attributes that it has told.
@@ -299,7 +299,7 @@ pub(in crate::cases) struct Asked {
     pub(in crate::cases) reads: u64,
 }
 
-impl Asked {
+impl RequestCounts {
     /// Those since `before`.
     pub(in crate::cases) const fn since(self, before: Self) -> Self {
         Self {
@@ -311,9 +311,9 @@ impl Asked {
 }
 
 /// A daemon that is stopped until this is dropped.
-pub(in crate::cases) struct Stopped(Pid);
+pub(in crate::cases) struct StopGuard(Pid);
 
-impl Drop for Stopped {
+impl Drop for StopGuard {
     fn drop(&mut self) {
         let _ = kill_process(self.0, Signal::CONT);
     }

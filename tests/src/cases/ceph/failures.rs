@@ -4,7 +4,7 @@ use super::cluster::Cluster;
 use super::trees::{conf, forget_pages, layers, mount, program};
 use crate::cases::pool::Pools;
 use crate::harness::mount::Profile;
-use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq};
+use crate::harness::outcome::{DuringContext, Outcome, ensure, ensure_eq};
 use crate::harness::{Cx, Layers, PATIENCE, shell};
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;

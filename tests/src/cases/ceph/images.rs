@@ -3,10 +3,10 @@
 use super::cluster::Cluster;
 use super::trees::{layers, mount, program};
 use super::upper::far;
-use crate::cases::running::layout;
-use crate::cases::running::support::{Runs, names};
+use crate::cases::run::layout;
+use crate::cases::run::support::{Runs, names};
 use crate::harness::mount::Profile;
-use crate::harness::outcome::{Doing, Outcome, Stop, ensure, ensure_eq};
+use crate::harness::outcome::{DuringContext, Outcome, Stop, ensure, ensure_eq};
 use crate::harness::{Cx, shell};
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::CString;

@@ -1,23 +1,23 @@
 //! Lower layers on CephFS, in a cluster of its own on this machine: they show what local copies of them show, what goes wrong is said,
 //! and what the cluster goes through is waited for.
 
-mod behind;
 mod bench;
+mod cache_handover;
+mod checkpoint_uppers;
 mod checkpoints;
 pub(in crate::cases) mod cluster;
+mod containers;
 mod failures;
 mod file_size;
-mod forgotten;
+mod forget;
 mod images;
-mod kept_uppers;
-mod known;
-mod lent;
-mod running;
+mod loans;
+mod metadata_cache;
 mod settings;
 mod snapshots;
 mod trees;
 mod upper;
-mod warm;
+mod writeback;
 
 use super::Case;
 use crate::harness::mount::only_vellum;
@@ -41,10 +41,10 @@ const PARTS: &[(&str, Part)] = &[
     ("as-local", trees::as_local),
     ("changed", trees::changed),
     ("large-file", trees::large_file),
-    ("lent", lent::lent),
-    ("lent-mapped", lent::mapped),
-    ("warm", warm::warm),
-    ("read-past", warm::read_past),
+    ("lent", loans::lent),
+    ("lent-mapped", loans::mapped),
+    ("warm", cache_handover::warm),
+    ("read-past", cache_handover::read_past),
     ("refused", failures::refused),
     ("snapshots", snapshots::layered),
     ("snapshots-known", snapshots::known),
@@ -55,7 +55,7 @@ const PARTS: &[(&str, Part)] = &[
     ("successor-waits", trees::successor_waits),
     ("upper-changed", upper::changed),
     ("upper-large-file", upper::large_file),
-    ("upper-forgotten", forgotten::forgotten),
+    ("upper-forgotten", forget::forgotten),
     ("upper-moved", upper::moved),
     ("upper-pool", upper::pool),
     ("upper-killed", upper::killed),
@@ -63,22 +63,22 @@ const PARTS: &[(&str, Part)] = &[
     ("upper-quota", upper::quota),
     ("upper-file-size", file_size::file_size),
     ("upper-expelled", upper::expelled),
-    ("behind-killed", behind::killed),
-    ("behind-changing", behind::changing),
-    ("behind-synced", behind::synced),
-    ("behind-limits", behind::limits),
-    ("behind-quota", behind::quota),
-    ("behind-expelled", behind::expelled),
-    ("behind-pool", behind::pool),
-    ("behind-tampered", behind::tampered),
-    (MEASURED, behind::measured),
-    ("run", running::run),
-    ("counted-starts", running::counted),
-    ("known-counted", known::counted),
-    ("known-changed", known::changed),
+    ("behind-killed", writeback::killed),
+    ("behind-changing", writeback::changing),
+    ("behind-synced", writeback::synced),
+    ("behind-limits", writeback::limits),
+    ("behind-quota", writeback::quota),
+    ("behind-expelled", writeback::expelled),
+    ("behind-pool", writeback::pool),
+    ("behind-tampered", writeback::tampered),
+    (MEASURED, writeback::measured),
+    ("run", containers::run),
+    ("counted-starts", containers::counted),
+    ("known-counted", metadata_cache::counted),
+    ("known-changed", metadata_cache::changed),
     ("image-layouts", images::layouts),
     ("checkpoints", checkpoints::checkpoints),
-    ("kept-uppers", kept_uppers::kept),
+    ("kept-uppers", checkpoint_uppers::kept),
     ("flatten", images::flatten),
     ("bench", bench::compared),
     ("bench-tenants", bench::tenants),

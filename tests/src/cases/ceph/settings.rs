@@ -3,7 +3,7 @@
 use super::cluster::Cluster;
 use super::trees::{conf, layers};
 use crate::cases::pool::Pools;
-use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq, fail};
+use crate::harness::outcome::{DuringContext, Outcome, ensure, ensure_eq, fail};
 use crate::harness::{Cx, Mount};
 use serde_json::Value;
 use std::fs;

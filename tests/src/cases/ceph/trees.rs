@@ -1,11 +1,11 @@
 //! What a mount shows of layers on CephFS, and what becomes of them when it is written to.
 
 use super::cluster::Cluster;
+use crate::cases::monitoring::stats_of;
 use crate::cases::pool::Pools;
-use crate::cases::watching::stats_of;
 use crate::harness::PATIENCE;
 use crate::harness::mount::Profile;
-use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq};
+use crate::harness::outcome::{DuringContext, Outcome, ensure, ensure_eq};
 use crate::harness::tree::{self, Ignore};
 use crate::harness::{Cx, Layers, Mount, MountKind, shell};
 use rustix::fs::{Advice, fadvise};

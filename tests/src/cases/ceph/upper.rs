@@ -5,7 +5,7 @@ use super::trees::{CHANGE, conf, fill, layers, mount, program};
 use crate::cases::pool::Pools;
 use crate::harness::PATIENCE;
 use crate::harness::mount::Profile;
-use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq, fail};
+use crate::harness::outcome::{DuringContext, Outcome, ensure, ensure_eq, fail};
 use crate::harness::tree::{self, Ignore, Tree};
 use crate::harness::{Cx, Layers, Mount, MountKind, shell};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};

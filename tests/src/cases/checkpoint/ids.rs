@@ -1,8 +1,8 @@
 //! Containers with ids of their own: what they have belongs to the same users afterwards, inside and outside.
 
 use super::COUNTER;
-use super::support::{Going, Scene, eventually};
-use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq};
+use super::support::{Scene, VellumProcess, eventually};
+use crate::harness::outcome::{DuringContext, Outcome, ensure, ensure_eq};
 use crate::harness::{Cx, shell};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -102,7 +102,7 @@ fn goes_on(cx: &Cx, scene: &Scene<'_>, [pool, other]: &[String; 2]) -> Outcome {
 }
 
 /// It counts on, as nobody of the host, and files belong to whom they belonged.
-fn is_as_it_was(scene: &Scene<'_>, name: &str, going: &Going, volume: &Path) -> Outcome {
+fn is_as_it_was(scene: &Scene<'_>, name: &str, going: &VellumProcess, volume: &Path) -> Outcome {
     going.says_more()?;
     going.says_more()?;
     let said = going.said()?;

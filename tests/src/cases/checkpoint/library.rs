@@ -1,9 +1,9 @@
 //! Containers whose programs have the library loaded: it goes away for a checkpoint, and comes back.
 
-use super::support::{Going, Scene, eventually};
+use super::support::{Scene, VellumProcess, eventually};
 use crate::cases::library::{compile, library as built};
 use crate::harness::Cx;
-use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq, fail};
+use crate::harness::outcome::{DuringContext, Outcome, ensure, ensure_eq, fail};
 use rustix::process::Signal;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -54,7 +54,7 @@ impl<'a> Ground<'a> {
         Ok(ground)
     }
 
-    fn start(&self) -> Outcome<Going> {
+    fn start(&self) -> Outcome<VellumProcess> {
         let data = format!("{}:/data", self.data.display());
         let all = ["--name", "works", "--pool", &self.pools[0], "-e", "VELLUM_RING=on"];
         let all = [&all[..], &["-v", "/usr:/usr:ro", "-v", &data, "/srv/works", "/srv", "/data"]].concat();
@@ -62,7 +62,7 @@ impl<'a> Ground<'a> {
     }
 
     /// Ends it, and takes mount and pools away.
-    fn end(self, going: Going) -> Outcome {
+    fn end(self, going: VellumProcess) -> Outcome {
         going.signal(Signal::TERM)?;
         drop(going);
         self.scene.vellum(&["umount", &self.data.display().to_string()])?;
@@ -73,7 +73,7 @@ impl<'a> Ground<'a> {
     }
 }
 
-fn counts(going: &Going) -> Outcome<Counts> {
+fn counts(going: &VellumProcess) -> Outcome<Counts> {
     let said = going.said()?;
     if let Some(bad) = said.lines().find(|line| line.starts_with("BAD")) {
         return fail(bad.to_owned());
@@ -85,7 +85,7 @@ fn counts(going: &Going) -> Outcome<Counts> {
 }
 
 /// Waits until it reads from mappings, and with `opens` opens by rings, more than so far.
-fn goes_on_by_the_library(going: &Going, opens: bool) -> Outcome {
+fn goes_on_by_the_library(going: &VellumProcess, opens: bool) -> Outcome {
     going.says_more()?;
     let before = counts(going)?;
     eventually(&format!("more than {before:?}"), || {

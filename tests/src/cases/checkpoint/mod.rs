@@ -1,21 +1,21 @@
 //! `vellum checkpoint` and `vellum restore`: containers that stand still for a moment, end, and go on elsewhere.
 
-mod ahead;
+mod compression;
 mod containerd;
 mod ids;
 mod library;
-mod paced;
-mod packed;
+mod mounted_store;
+mod pace;
 mod podman;
+mod precopy;
 mod programs;
 mod stream;
 pub(super) mod support;
 mod zoned;
-mod zoned_mounted;
 
 use super::Case;
 use crate::harness::disk::Disk;
-use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq};
+use crate::harness::outcome::{DuringContext, Outcome, ensure, ensure_eq};
 use crate::harness::{Cx, Profile, shell};
 use rustix::process::Signal;
 use std::fs;
@@ -31,7 +31,7 @@ pub(super) const CASES: &[Case] = &[
     Case::once("checkpoint/redis", 120, redis),
     Case::once("checkpoint/postgresql", 240, programs::postgresql),
     Case::once("checkpoint/web", 120, programs::web),
-    Case::once("checkpoint/memory-ahead", 120, ahead::memory),
+    Case::once("checkpoint/memory-ahead", 120, precopy::memory),
     Case::once("checkpoint/interrupted", 300, interrupted),
     Case::once("checkpoint/refused", 120, refused),
     Case::once("checkpoint/uid-range", 120, ids::uid_range),
@@ -42,21 +42,21 @@ pub(super) const CASES: &[Case] = &[
     Case::once("checkpoint/zoned-interrupted", 400, zoned::interrupted),
     Case::once("checkpoint/zoned-full", 120, zoned::full),
     Case::once("checkpoint/zoned-refused", 120, zoned::refused),
-    Case::once("checkpoint/zoned-mounted", 120, zoned_mounted::mounted),
-    Case::once("checkpoint/zoned-uppers", 120, zoned_mounted::uppers),
-    Case::once("checkpoint/zoned-mounted-interrupted", 400, zoned_mounted::interrupted),
+    Case::once("checkpoint/zoned-mounted", 120, mounted_store::mounted),
+    Case::once("checkpoint/zoned-uppers", 120, mounted_store::uppers),
+    Case::once("checkpoint/zoned-mounted-interrupted", 400, mounted_store::interrupted),
     Case::once("checkpoint/library", 120, library::library),
     Case::once("checkpoint/library-interrupted", 300, library::interrupted),
     Case::once("checkpoint/containerd", 600, containerd::of_debian_12),
-    Case::once("checkpoint/zstd", 120, packed::directory_zstd),
-    Case::once("checkpoint/increments", 120, packed::directory_increments),
-    Case::once("checkpoint/packed-interrupted", 300, packed::interrupted),
-    Case::once("checkpoint/paced", 120, paced::paced),
-    Case::once("checkpoint/paced-interrupted", 300, paced::interrupted),
+    Case::once("checkpoint/zstd", 120, compression::directory_zstd),
+    Case::once("checkpoint/increments", 120, compression::directory_increments),
+    Case::once("checkpoint/packed-interrupted", 300, compression::interrupted),
+    Case::once("checkpoint/paced", 120, pace::paced),
+    Case::once("checkpoint/paced-interrupted", 300, pace::interrupted),
     Case::once("checkpoint/stream", 120, stream::moves),
     Case::once("checkpoint/stream-interrupted", 300, stream::interrupted),
-    Case::once("checkpoint/zoned-zstd", 120, packed::zstd),
-    Case::once("checkpoint/zoned-increments", 120, packed::zoned_increments),
+    Case::once("checkpoint/zoned-zstd", 120, compression::zstd),
+    Case::once("checkpoint/zoned-increments", 120, compression::zoned_increments),
     Case::of(Profile::Cached, "checkpoint/podman-4.3", 600, podman::of_debian_12),
     Case::of(Profile::Passthrough, "checkpoint/podman-5.4", 600, podman::of_debian_13),
 ];

@@ -2,7 +2,7 @@
 //! others on newer kernels.
 
 use super::support::{Scene, eventually};
-use crate::harness::outcome::{Doing, Outcome, ensure, skip};
+use crate::harness::outcome::{DuringContext, Outcome, ensure, skip};
 use crate::harness::{Cx, shell};
 use rustix::process::Signal;
 use std::fs;

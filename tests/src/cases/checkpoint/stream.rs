@@ -1,7 +1,7 @@
 //! A checkpoint that goes from one command to another, with no place between.
 
-use super::packed::{digest, start};
-use super::support::{Going, Scene};
+use super::compression::{digest, start};
+use super::support::{Scene, VellumProcess};
 use super::zoned::large_counter;
 use crate::harness::outcome::{Outcome, ensure, ensure_eq, fail};
 use crate::harness::{Cx, shell};
@@ -26,7 +26,7 @@ fn pipe_of(sender: &mut Child) -> Outcome<Stdio> {
 }
 
 /// `vellum restore --stream` of what comes.
-fn receiving(scene: &Scene<'_>, from: Stdio, more: &[&str]) -> Outcome<Going> {
+fn receiving(scene: &Scene<'_>, from: Stdio, more: &[&str]) -> Outcome<VellumProcess> {
     let state = scene.state();
     scene.going_from(from, &[&["restore", "--stream", "--state", &state][..], more].concat())
 }

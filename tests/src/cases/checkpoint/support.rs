@@ -1,8 +1,8 @@
 //! What cases of checkpoints have in common: CRIU, containers that count, and a directory of checkpoints.
 
-use crate::cases::running::support::Runs;
+use crate::cases::run::support::Runs;
 pub(super) use crate::harness::PATIENCE;
-use crate::harness::outcome::{Doing, Outcome, ensure, fail, skip};
+use crate::harness::outcome::{DuringContext, Outcome, ensure, fail, skip};
 use crate::harness::{Cx, shell, source_root};
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsString;
@@ -47,7 +47,7 @@ pub(in crate::cases) struct Scene<'a> {
 }
 
 /// A `vellum run` or `vellum restore`, killed at the end of the case at the latest; what it says goes to a file.
-pub(in crate::cases) struct Going {
+pub(in crate::cases) struct VellumProcess {
     child: std::cell::RefCell<Child>,
     said: PathBuf,
 }
@@ -128,34 +128,34 @@ impl<'a> Scene<'a> {
     }
 
     /// `vellum run` by runc.
-    pub(in crate::cases) fn start(&self, arguments: &[&str]) -> Outcome<Going> {
+    pub(in crate::cases) fn start(&self, arguments: &[&str]) -> Outcome<VellumProcess> {
         self.start_of(&self.image().display().to_string(), arguments)
     }
 
     /// `vellum run` by runc, of another image.
-    pub(in crate::cases) fn start_of(&self, image: &str, arguments: &[&str]) -> Outcome<Going> {
+    pub(in crate::cases) fn start_of(&self, image: &str, arguments: &[&str]) -> Outcome<VellumProcess> {
         let state = self.state();
         let always = ["run", "--runtime", "runc", "--state", &state, "--image", image];
         self.going(&[&always[..], arguments].concat())
     }
 
     /// `vellum restore` of one of the checkpoints.
-    pub(in crate::cases) fn restore(&self, name: &str, more: &[&str]) -> Outcome<Going> {
+    pub(in crate::cases) fn restore(&self, name: &str, more: &[&str]) -> Outcome<VellumProcess> {
         let (state, path) = (self.state(), self.kept(name).display().to_string());
         self.going(&[&["restore", "--state", &state, &path][..], more].concat())
     }
 
-    fn going(&self, arguments: &[&str]) -> Outcome<Going> {
+    fn going(&self, arguments: &[&str]) -> Outcome<VellumProcess> {
         self.going_from(Stdio::null(), arguments)
     }
 
     /// As of `start`, with something on standard input.
-    pub(super) fn going_from(&self, from: Stdio, arguments: &[&str]) -> Outcome<Going> {
+    pub(super) fn going_from(&self, from: Stdio, arguments: &[&str]) -> Outcome<VellumProcess> {
         let number = fs::read_dir(&self.runs.cx.dir)?.count();
         let said = self.runs.cx.dir.join(format!("said-{number}"));
         let out = fs::File::create(&said)?;
         let child = self.command(arguments).stdin(from).stdout(out.try_clone()?).stderr(out).spawn()?;
-        Ok(Going { child: child.into(), said })
+        Ok(VellumProcess { child: child.into(), said })
     }
 
     pub(in crate::cases) fn checkpoint(&self, arguments: &[&str]) -> Outcome {
@@ -215,7 +215,7 @@ impl<'a> Scene<'a> {
     }
 }
 
-impl Going {
+impl VellumProcess {
     /// All that it has said.
     pub(in crate::cases) fn said(&self) -> Outcome<String> {
         Ok(fs::read_to_string(&self.said)?)
@@ -262,7 +262,7 @@ impl Going {
     }
 }
 
-impl Drop for Going {
+impl Drop for VellumProcess {
     fn drop(&mut self) {
         // It takes its container away.
         let _ = self.signal(Signal::TERM);

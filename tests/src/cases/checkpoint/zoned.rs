@@ -2,7 +2,7 @@
 
 use super::support::{Scene, eventually};
 use super::{COUNTER, keeps_what_python_has, keeps_what_redis_has};
-use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq};
+use crate::harness::outcome::{DuringContext, Outcome, ensure, ensure_eq};
 use crate::harness::{Cx, shell};
 use rustix::process::Signal;
 use std::fs;

@@ -28,7 +28,7 @@ const PLACE: &str = "VELLUM_TEST_PLACE";
 
 /// What lives as long as the mount.
 #[expect(dead_code, reason = "they end when they are dropped")]
-enum Held<'a> {
+enum MountGuard<'a> {
     Nothing,
     Pool(Pools<'a>),
     Cluster(Cluster),
@@ -39,7 +39,7 @@ enum Held<'a> {
 fn plain_and_mount(
     cx: &Cx,
     fill: impl FnOnce(&Layers) -> Outcome,
-) -> Outcome<(Held<'_>, PathBuf, Layers, Mount)> {
+) -> Outcome<(MountGuard<'_>, PathBuf, Layers, Mount)> {
     let plain = cx.dir.join("plain");
     fs::create_dir(&plain)?;
     let layers = cx.layers("union", 2)?;
@@ -50,20 +50,20 @@ fn plain_and_mount(
     let (held, layers, mount) = match std::env::var(PLACE).as_deref() {
         Err(_) | Ok("") => {
             let mount = cx.mount(&layers)?;
-            (Held::Nothing, layers, mount)
+            (MountGuard::Nothing, layers, mount)
         }
         Ok("zoned") => {
             let store = cx.dir.join("store");
             super::zoned::make(&store)?;
             let layers = super::zoned::stored(&layers, &store);
             let mount = cx.mount(&layers)?;
-            (Held::Nothing, layers, mount)
+            (MountGuard::Nothing, layers, mount)
         }
         Ok("pool") => {
             let pools = Pools::new(cx)?;
             pools.run("create", &[])?;
             let mount = pools.mount(&layers, true)?;
-            (Held::Pool(pools), layers, mount)
+            (MountGuard::Pool(pools), layers, mount)
         }
         Ok("ceph") => {
             let cluster = Cluster::start()?;
@@ -73,7 +73,7 @@ fn plain_and_mount(
             let layers = Layers { upper: Some(upper), work, ..layers };
             let conf = format!("ceph.conf={}", cluster.conf.display());
             let mount = Mount::new(MountKind::under_test(), cx.profile, &layers, &[&conf])?;
-            (Held::Cluster(cluster), layers, mount)
+            (MountGuard::Cluster(cluster), layers, mount)
         }
         Ok(other) => return fail(format!("{PLACE}={other}: write zoned, pool or ceph")),
     };

@@ -1,7 +1,7 @@
 //! pjdfstest: what POSIX says about names, owners, modes, times and errors.
 
 use super::{PLACE, plain_and_mount, tool};
-use crate::harness::outcome::{Doing, Outcome, ensure};
+use crate::harness::outcome::{DuringContext, Outcome, ensure};
 use crate::harness::{Cx, MountKind, shell};
 use crate::runner::child::note;
 use std::collections::BTreeMap;

@@ -2,7 +2,7 @@
 
 use super::{plain_and_mount, tool};
 use crate::harness::Cx;
-use crate::harness::outcome::{Doing, Outcome, ensure};
+use crate::harness::outcome::{DuringContext, Outcome, ensure};
 use crate::runner::child::note;
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -1,11 +1,11 @@
 //! Hands in a process with the preload library: the test program once more, which makes the plan from the same seed, and is told by a pipe
 //! which of its operations to do.
 
-use super::hands::Hands;
+use super::executor::Executor;
 use super::ops::{self, Kind, Step};
 use crate::cases::library::library;
 use crate::cases::pool::Pools;
-use crate::harness::outcome::{Doing, Outcome, ensure, fail};
+use crate::harness::outcome::{DuringContext, Outcome, ensure, fail};
 use crate::harness::{Cx, Layers, Mount, Rng};
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -52,14 +52,14 @@ impl<'a> Pool<'a> {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        Ok(Program { child: Running::begin(&mut command)?, command, by_ring: 0 })
+        Ok(Program { child: LibraryProcess::begin(&mut command)?, command, by_ring: 0 })
     }
 }
 
 /// A program that does operations, in one process after the other.
 pub(super) struct Program {
     command: Command,
-    child: Running,
+    child: LibraryProcess,
     /// Calls by rings, of those that have ended.
     by_ring: u64,
 }
@@ -72,7 +72,7 @@ impl Program {
 
     /// Lets it end, and begins it once more: with nothing open, and knowing nothing.
     pub(super) fn begin_again(&mut self) -> Outcome {
-        let before = std::mem::replace(&mut self.child, Running::begin(&mut self.command)?);
+        let before = std::mem::replace(&mut self.child, LibraryProcess::begin(&mut self.command)?);
         self.by_ring += before.end()?;
         Ok(())
     }
@@ -83,13 +83,13 @@ impl Program {
     }
 }
 
-struct Running {
+struct LibraryProcess {
     process: Child,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
 }
 
-impl Running {
+impl LibraryProcess {
     fn begin(command: &mut Command) -> Outcome<Self> {
         let mut process = command.spawn()?;
         let (Some(to), Some(from)) = (process.stdin.take(), process.stdout.take()) else {
@@ -132,7 +132,7 @@ pub(crate) fn serve_hands(args: &[String]) -> ExitCode {
         [_, root, seed, steps, since] => match (seed.parse(), steps.parse(), since.parse()) {
             (Ok(seed), Ok(steps), Ok(since)) => {
                 let plan = ops::run(&mut Rng::new(seed), steps, Kind::Library);
-                match serve(Hands::new(root.into(), since, true, true), &plan) {
+                match serve(Executor::new(root.into(), since, true, true), &plan) {
                     Ok(()) => ExitCode::SUCCESS,
                     Err(_) => ExitCode::FAILURE,
                 }
@@ -143,7 +143,7 @@ pub(crate) fn serve_hands(args: &[String]) -> ExitCode {
     }
 }
 
-fn serve(mut hands: Hands, plan: &[Step]) -> std::io::Result<()> {
+fn serve(mut hands: Executor, plan: &[Step]) -> std::io::Result<()> {
     for line in std::io::stdin().lines() {
         let step = line?.parse().ok().and_then(|number: usize| plan.get(number));
         let Some(Step::Do(op, as_user)) = step else { break };

@@ -15,7 +15,7 @@
 //! - Without its index, it does not know hard links across copy-up: files with several names are not compared
 //!   where it reads our upper. Nor does it hide the attributes in which Vellum records things.
 
-mod hands;
+mod executor;
 mod library;
 mod lower;
 mod ops;
@@ -24,7 +24,7 @@ mod side;
 pub(crate) use library::serve_hands;
 
 use super::Case;
-use crate::harness::outcome::{Doing, Outcome, ensure, fail};
+use crate::harness::outcome::{DuringContext, Outcome, ensure, fail};
 use crate::harness::tree::{self, Ignore};
 use crate::harness::{Cx, Layers, Mount, Profile, Stop, rng};
 use library::Pool;
@@ -257,7 +257,7 @@ fn compare(when: &str, a: &Side, b: &Side, since: i64, without_setid: bool) -> O
     let mut y = tree::take_overlayfs(b.mount.root(), since).doing(format!("{when}, overlayfs"))?;
     if without_setid {
         for node in x.values_mut().chain(y.values_mut()) {
-            node.mode = hands::without_setid(node.mode);
+            node.mode = executor::without_setid(node.mode);
         }
     }
     tree::same(&format!("{when}: left ours, right overlayfs"), &x, &y, Ignore::default())

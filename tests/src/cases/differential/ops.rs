@@ -1,6 +1,6 @@
 //! The operations that a run is made of, and their random choice.
 
-mod unpacking;
+mod unpack;
 
 use crate::harness::Rng;
 
@@ -146,7 +146,7 @@ fn owner(rng: &mut Rng) -> (Option<u32>, Option<u32>) {
 /// A random run of about `count` steps, closed by a comparison.
 pub(super) fn run(rng: &mut Rng, count: usize, kind: Kind) -> Vec<Step> {
     let mut steps: Vec<Step> = match kind {
-        Kind::Library => unpacking::run(rng, count),
+        Kind::Library => unpack::run(rng, count),
         _ => (0..count)
             .map(|at| match rng.below(400) {
                 0 => Step::Remount,

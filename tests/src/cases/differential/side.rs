@@ -1,6 +1,6 @@
 //! One side of a comparison: a mounted tree, and the hands that do operations there.
 
-use super::hands::Hands;
+use super::executor::Executor;
 use super::library::Program;
 use super::ops::Op;
 use crate::harness::{Mount, Outcome};
@@ -11,12 +11,12 @@ use std::os::unix::fs::MetadataExt;
 /// A mounted tree.
 pub(super) struct Side {
     pub(super) mount: Mount,
-    by: By,
+    by: Runner,
 }
 
 /// Where operations are done.
-enum By {
-    This(Hands),
+enum Runner {
+    This(Executor),
     /// In a process with the preload library.
     Program(Box<Program>),
 }
@@ -24,24 +24,24 @@ enum By {
 impl Side {
     /// Operations are done by this process.
     pub(super) fn new(mount: Mount, since: i64, early_copy_up: bool, without_setid: bool) -> Self {
-        let hands = Hands::new(mount.root().to_owned(), since, early_copy_up, without_setid);
-        Self { mount, by: By::This(hands) }
+        let hands = Executor::new(mount.root().to_owned(), since, early_copy_up, without_setid);
+        Self { mount, by: Runner::This(hands) }
     }
 
     /// Operations are done by a program.
     pub(super) fn of_program(mount: Mount, program: Program) -> Self {
-        Self { mount, by: By::Program(Box::new(program)) }
+        Self { mount, by: Runner::Program(Box::new(program)) }
     }
 
     /// Does the operation that has this number in the plan, and says what it has come to.
     pub(super) fn act(&mut self, number: usize, op: &Op, as_user: bool) -> Outcome<String> {
         match &mut self.by {
-            By::This(hands) => {
+            Runner::This(hands) => {
                 let done = hands.act(op, as_user);
                 hands.be_root();
                 Ok(done)
             }
-            By::Program(program) => program.act(number),
+            Runner::Program(program) => program.act(number),
         }
     }
 
@@ -55,11 +55,11 @@ impl Side {
     /// Closes every descriptor. A program is begun once more.
     pub(super) fn close_all(&mut self) -> Outcome {
         match &mut self.by {
-            By::This(hands) => {
+            Runner::This(hands) => {
                 hands.close_all();
                 Ok(())
             }
-            By::Program(program) => program.begin_again(),
+            Runner::Program(program) => program.begin_again(),
         }
     }
 
@@ -71,8 +71,8 @@ impl Side {
     /// Nothing more is done. How many calls went by a ring.
     pub(super) fn end(self) -> Outcome<(Mount, u64)> {
         Ok(match self.by {
-            By::This(_) => (self.mount, 0),
-            By::Program(program) => (self.mount, program.end()?),
+            Runner::This(_) => (self.mount, 0),
+            Runner::Program(program) => (self.mount, program.end()?),
         })
     }
 }

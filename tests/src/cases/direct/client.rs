@@ -2,7 +2,7 @@
 
 use super::{SETTLED, status};
 use crate::harness::PATIENCE;
-use crate::harness::outcome::{Doing, Outcome, Stop, ensure, ensure_eq};
+use crate::harness::outcome::{DuringContext, Outcome, Stop, ensure, ensure_eq};
 use rustix::fs::{XattrFlags, renameat};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use std::fs::File;
@@ -31,11 +31,11 @@ pub(super) struct Program {
 }
 
 /// What came of a call: a response, or its status.
-pub(super) type Answered<T> = Result<T, u32>;
+pub(super) type CallAnswer<T> = Result<T, u32>;
 
 /// Asks until the answer is another than that the kernel is to be asked. That is the answer as long as anything that was answered before is
 /// still on its way to the kernel, and on a busy machine it may be for long. What is answered so has not been done.
-pub(super) fn settled<T>(mut ask: impl FnMut() -> Outcome<Answered<T>>) -> Outcome<Answered<T>> {
+pub(super) fn settled<T>(mut ask: impl FnMut() -> Outcome<CallAnswer<T>>) -> Outcome<CallAnswer<T>> {
     let begin = Instant::now();
     loop {
         let answered = ask()?;
@@ -96,7 +96,7 @@ impl Program {
     }
 
     /// The directory in which it is shown that no domain holds the program.
-    pub(super) fn proof(&self) -> Outcome<Answered<File>> {
+    pub(super) fn proof(&self) -> Outcome<CallAnswer<File>> {
         match self.ask(PROVE, 0, [0; 5], &[])? {
             Ok((response, _)) => Ok(Ok(self.file(response.values[0])?)),
             Err(status) => Ok(Err(status)),
@@ -125,7 +125,7 @@ impl Program {
         flags: u16,
         args: [u64; 5],
         data: &[u8],
-    ) -> Outcome<Answered<(Response, Vec<u8>)>> {
+    ) -> Outcome<CallAnswer<(Response, Vec<u8>)>> {
         let request = Request { opcode, flags, args, ..Request::default() };
         let (response, data) =
             self.call(request, data).map_err(|e| Stop::Fail(format!("a call over the ring: {e:?}")))?;
@@ -133,19 +133,19 @@ impl Program {
     }
 
     /// Enters a directory.
-    pub(super) fn enter(&self, dir: &Path) -> Outcome<Answered<u64>> {
+    pub(super) fn enter(&self, dir: &Path) -> Outcome<CallAnswer<u64>> {
         let token = by_chance()?;
         rustix::fs::setxattr(dir, TOKEN, &token, XattrFlags::empty()).doing("showing a directory")?;
         self.enter_by(&token)
     }
 
     /// Enters the directory that was shown with a token.
-    pub(super) fn enter_by(&self, token: &[u8]) -> Outcome<Answered<u64>> {
+    pub(super) fn enter_by(&self, token: &[u8]) -> Outcome<CallAnswer<u64>> {
         Ok(self.ask(ENTER, 0, [0; 5], token)?.map(|(response, _)| response.values[0]))
     }
 
     /// Opens as open(2), in a directory that was entered.
-    pub(super) fn open(&self, dir: u64, name: &str, flags: i32, mode: u32) -> Outcome<Answered<File>> {
+    pub(super) fn open(&self, dir: u64, name: &str, flags: i32, mode: u32) -> Outcome<CallAnswer<File>> {
         let args = [dir, flags as u64, u64::from(mode), 0, 0];
         let mut answered = self.ask(OPEN, 0, args, name.as_bytes())?;
         if matches!(answered, Err(LOOK)) {
@@ -165,7 +165,7 @@ impl Program {
     }
 
     /// Opens a file by the ring and leaves its descriptor in the socket.
-    pub(super) fn open_untaken(&self, dir: u64, name: &str, flags: i32) -> Outcome<Answered<u64>> {
+    pub(super) fn open_untaken(&self, dir: u64, name: &str, flags: i32) -> Outcome<CallAnswer<u64>> {
         let answered = self.ask(OPEN, 0, [dir, flags as u64, 0o600, 0, 0], name.as_bytes())?;
         Ok(answered.map(|(response, _)| response.values[0]))
     }
@@ -178,7 +178,7 @@ impl Program {
     }
 
     /// Shows a file and opens it once more. None: the kernel does not let it be shown.
-    pub(super) fn reopen(&self, path: &Path, flags: i32) -> Outcome<Option<Answered<File>>> {
+    pub(super) fn reopen(&self, path: &Path, flags: i32) -> Outcome<Option<CallAnswer<File>>> {
         let token = by_chance()?;
         if rustix::fs::setxattr(path, TOKEN, &token, XattrFlags::empty()).is_err() {
             return Ok(None);
@@ -187,7 +187,7 @@ impl Program {
     }
 
     /// Opens the file once more that was shown with a token.
-    pub(super) fn reopen_by(&self, token: &[u8], flags: i32) -> Outcome<Answered<File>> {
+    pub(super) fn reopen_by(&self, token: &[u8], flags: i32) -> Outcome<CallAnswer<File>> {
         match self.ask(REOPEN, 0, [0, flags as u64, 0, 0, 0], token)? {
             Ok((response, _)) => Ok(Ok(self.file(response.values[0])?)),
             Err(status) => Ok(Err(status)),
@@ -204,7 +204,7 @@ impl Program {
     }
 
     /// The file of a name, opened to write.
-    pub(super) fn find(&self, dir: u64, name: &str) -> Outcome<Answered<File>> {
+    pub(super) fn find(&self, dir: u64, name: &str) -> Outcome<CallAnswer<File>> {
         self.open(dir, name, libc::O_RDWR, 0)
     }
 
@@ -214,7 +214,7 @@ impl Program {
     }
 
     /// Makes a directory, and enters it: its number in this session, and its inode number.
-    pub(super) fn make_dir(&self, dir: u64, name: &str, mode: u32) -> Outcome<Answered<(u64, u64)>> {
+    pub(super) fn make_dir(&self, dir: u64, name: &str, mode: u32) -> Outcome<CallAnswer<(u64, u64)>> {
         let answered = self.ask(MAKE_DIR, 0, [dir, 0, u64::from(mode), 0, 0], name.as_bytes())?;
         Ok(answered.map(|(response, _)| (response.values[0], response.values[1])))
     }
@@ -225,7 +225,7 @@ impl Program {
     }
 
     /// Makes a symbolic link.
-    pub(super) fn make_link(&self, dir: u64, name: &str, target: &str) -> Outcome<Answered<()>> {
+    pub(super) fn make_link(&self, dir: u64, name: &str, target: &str) -> Outcome<CallAnswer<()>> {
         let args = [dir, name.len() as u64, 0, 0, 0];
         Ok(self.ask(MAKE_LINK, 0, args, format!("{name}{target}").as_bytes())?.map(|_| ()))
     }
@@ -238,7 +238,7 @@ impl Program {
         (which, mode): (u64, u32),
         [uid, gid]: [u32; 2],
         [accessed, modified]: [u64; 2],
-    ) -> Outcome<Answered<()>> {
+    ) -> Outcome<CallAnswer<()>> {
         let two = |low: u64, high: u32| low | u64::from(high) << 32;
         let args = [dir, two(which, mode), two(uid.into(), gid), accessed, modified];
         Ok(self.ask(SET_ATTRIBUTES, 0, args, name.as_bytes())?.map(|_| ()))

@@ -3,7 +3,7 @@
 use super::client::settled;
 use super::{Ground, SETTLED, status};
 use crate::cases::library::library;
-use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq, skip};
+use crate::harness::outcome::{DuringContext, Outcome, ensure, ensure_eq, skip};
 use crate::harness::{Cx, PATIENCE, shell};
 use libc::{O_CREAT, O_EXCL, O_WRONLY};
 use std::io::{BufRead, BufReader, Read, Write};

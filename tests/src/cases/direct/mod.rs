@@ -2,20 +2,20 @@
 //! nobody gets more than he may have.
 
 mod client;
-mod confined;
+mod descriptors;
 mod directories;
-mod forged;
-mod held;
+mod forged_marks;
 mod hostile;
+mod landlock;
 mod leases;
 mod programs;
-mod reopened;
-mod unseen;
+mod reopen;
+mod unknown_directories;
 
 use super::Case;
 use super::library::library;
-use super::pool::Pooled;
-use super::watching::stats_of;
+use super::monitoring::stats_of;
+use super::pool::PoolMount;
 use crate::harness::mount::Profile;
 use crate::harness::outcome::{Outcome, Stop, ensure, ensure_eq, fail};
 use crate::harness::{Cx, Rng, rng, shell};
@@ -40,11 +40,11 @@ pub(super) const CASES: &[Case] = &[
     Case::of(PASSTHROUGH, "direct/seen-by-all", 60, seen_by_all),
     Case::of(PASSTHROUGH, "direct/believed-before", 60, believed_before),
     Case::of(PASSTHROUGH, "direct/what-is-refused", 60, refused),
-    Case::of(PASSTHROUGH, "direct/forged-marks", 60, forged::forged),
+    Case::of(PASSTHROUGH, "direct/forged-marks", 60, forged_marks::forged),
     Case::of(PASSTHROUGH, "direct/nobody-gains", 60, nobody_gains),
     Case::of(PASSTHROUGH, "direct/as-a-model", 120, as_a_model),
     Case::of(PASSTHROUGH, "direct/directories", 60, directories::directories),
-    Case::of(PASSTHROUGH, "direct/unseen", 60, unseen::unseen),
+    Case::of(PASSTHROUGH, "direct/unseen", 60, unknown_directories::unseen),
     Case::of(PASSTHROUGH, "direct/killed-service", 60, killed_service),
     Case::of(PASSTHROUGH, "direct/programs", 180, programs::programs),
     Case::of(PASSTHROUGH, "direct/programs-and-kills", 240, programs::programs_and_kills),
@@ -54,17 +54,17 @@ pub(super) const CASES: &[Case] = &[
     Case::of(PASSTHROUGH, "direct/volatile", 60, programs::volatile),
     Case::of(PASSTHROUGH, "direct/writes", 120, programs::writes),
     Case::of(PASSTHROUGH, "direct/writes-and-kills", 120, programs::writes_and_kills),
-    Case::of(PASSTHROUGH, "direct/reopened", 60, reopened::reopened),
+    Case::of(PASSTHROUGH, "direct/reopened", 60, reopen::reopened),
     Case::of(PASSTHROUGH, "direct/leases", 60, leases::leases),
-    Case::of(PASSTHROUGH, "direct/made-again", 60, held::made_again),
-    Case::of(PASSTHROUGH, "direct/running", 60, held::running),
-    Case::of(PASSTHROUGH, "direct/mount-options", 60, held::mount_options),
+    Case::of(PASSTHROUGH, "direct/made-again", 60, descriptors::made_again),
+    Case::of(PASSTHROUGH, "direct/running", 60, descriptors::running),
+    Case::of(PASSTHROUGH, "direct/mount-options", 60, descriptors::mount_options),
     Case::of(PASSTHROUGH, "direct/takes-nothing", 60, hostile::takes_nothing),
     Case::of(PASSTHROUGH, "direct/without-descriptors", 60, hostile::without_descriptors),
     Case::of(PASSTHROUGH, "direct/set-user-id", 60, hostile::set_user_id),
     Case::of(PASSTHROUGH, "direct/sends-what-waits", 60, hostile::sends_what_waits),
-    Case::of(PASSTHROUGH, "direct/started-in-a-domain", 60, confined::started_in_a_domain),
-    Case::of(PASSTHROUGH, "direct/whatever-a-domain-knows-of", 60, confined::whatever_it_knows_of),
+    Case::of(PASSTHROUGH, "direct/started-in-a-domain", 60, landlock::started_in_a_domain),
+    Case::of(PASSTHROUGH, "direct/whatever-a-domain-knows-of", 60, landlock::whatever_it_knows_of),
     Case::of(Profile::Cached, "direct/not-in-cached", 60, not_in_cached),
 ];
 
@@ -79,22 +79,22 @@ fn forget() -> Outcome {
 }
 
 /// A mount in a pool, with a directory `new`.
-struct Ground<'a>(Pooled<'a>);
+struct Ground<'a>(PoolMount<'a>);
 
 impl<'a> std::ops::Deref for Ground<'a> {
-    type Target = Pooled<'a>;
+    type Target = PoolMount<'a>;
 
-    fn deref(&self) -> &Pooled<'a> {
+    fn deref(&self) -> &PoolMount<'a> {
         &self.0
     }
 }
 
 impl<'a> Ground<'a> {
     fn new(cx: &'a Cx, fill: impl FnOnce(&Path) -> Outcome) -> Outcome<Self> {
-        Self::of(Pooled::new(cx, fill)?)
+        Self::of(PoolMount::new(cx, fill)?)
     }
 
-    fn of(pooled: Pooled<'a>) -> Outcome<Self> {
+    fn of(pooled: PoolMount<'a>) -> Outcome<Self> {
         let mount = &pooled.mount;
         fs::create_dir_all(mount.path("new"))?;
         let shown = rustix::fs::setxattr(mount.path("new"), TOKEN, &[0; 16], XattrFlags::empty());
@@ -531,7 +531,7 @@ fn not_in_cached(cx: &Cx) -> Outcome {
         for n in $(seq 1 60); do echo $n > f$n; done; for n in $(seq 1 2 60); do rm f$n; mkdir f$n; done
         chmod 600 gone; touch -d @1000000000 f2; echo more >> f4; find . | sort; cat f2 f4 gone; stat -c %a gone; stat -c %Y f2
     "#;
-    let pooled = Pooled::new(cx, |lower| Ok(fs::write(lower.join("gone"), "gone")?))?;
+    let pooled = PoolMount::new(cx, |lower| Ok(fs::write(lower.join("gone"), "gone")?))?;
     let path = |name| pooled.mount.path(name);
     fs::create_dir(path("new"))?;
     let shown = rustix::fs::setxattr(path("new"), TOKEN, &[0; 16], XattrFlags::empty());

@@ -2,8 +2,8 @@
 
 use super::Ground;
 use crate::cases::library::{compile, compilers, library};
-use crate::cases::pool::Pooled;
-use crate::cases::watching::stats_of;
+use crate::cases::monitoring::stats_of;
+use crate::cases::pool::PoolMount;
 use crate::harness::outcome::{Outcome, Stop, ensure, ensure_eq, skip};
 use crate::harness::{Cx, rng, shell};
 use rustix::process::{Signal, kill_process};
@@ -137,7 +137,7 @@ pub(super) fn volatile(cx: &Cx) -> Outcome {
     let program = compile(cx, compiler, "filtered")?;
     for volatile in [true, false] {
         let options: &[&str] = if volatile { &["volatile"] } else { &[] };
-        let ground = Ground::of(Pooled::with(cx, |_| Ok(()), options)?)?;
+        let ground = Ground::of(PoolMount::with(cx, |_| Ok(()), options)?)?;
         let mut command = Command::new(&program);
         ground.preload(&mut command, &library()?);
         let output = command.arg(ground.path("new")).arg("no-sync").output()?;

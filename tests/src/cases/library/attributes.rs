@@ -1,8 +1,8 @@
 //! Attributes that the kernel knows, where the mount is a program's root directory.
 
 use super::{compile, library};
-use crate::cases::pool::Pooled;
-use crate::cases::watching::stats_of;
+use crate::cases::monitoring::stats_of;
+use crate::cases::pool::PoolMount;
 use crate::harness::outcome::{Outcome, ensure, ensure_eq, skip};
 use crate::harness::{Cx, Profile, shell};
 use rustix::fs::XattrFlags;
@@ -40,7 +40,7 @@ fn fill(lower: &Path, program: &Path) -> Outcome {
 }
 
 /// Runs the program with the mount as its root directory, with and without the library: what it says.
-fn run(ground: &Pooled<'_>, preload: &[&str], file: &str, reads: u64, times: bool) -> Outcome<String> {
+fn run(ground: &PoolMount<'_>, preload: &[&str], file: &str, reads: u64, times: bool) -> Outcome<String> {
     const LINE: &str = "mount --bind \"$SOCKETS\" \"$ROOT/.vellum\" && exec chroot \"$ROOT\" \"$@\"";
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", LINE, "sh", LOADER]);
@@ -50,7 +50,7 @@ fn run(ground: &Pooled<'_>, preload: &[&str], file: &str, reads: u64, times: boo
 }
 
 /// Requests for attributes, and for names of extended attributes.
-fn requests(ground: &Pooled<'_>) -> Outcome<[u64; 2]> {
+fn requests(ground: &PoolMount<'_>) -> Outcome<[u64; 2]> {
     let stats = stats_of(&ground.mount)?;
     let of = |name: &str| stats["operations"][name]["count"].as_u64().unwrap_or(0);
     Ok([of("GETATTR") + of("STATX"), of("LISTXATTR")])
@@ -65,7 +65,7 @@ pub(super) fn attributes(cx: &Cx) -> Outcome {
     let program = compile(cx, "gcc", "attributes")?;
     let is_by_kernel = cx.profile == Some(Profile::Passthrough);
     for option in ["noatime", "relatime", "strictatime"] {
-        let ground = Pooled::with(cx, |lower| fill(lower, &program), &[option])?;
+        let ground = PoolMount::with(cx, |lower| fill(lower, &program), &[option])?;
         fs::write(ground.mount.path("above"), "something else to be read")?;
         for file in FILES {
             let before = requests(&ground)?;

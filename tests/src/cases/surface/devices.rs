@@ -11,16 +11,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Something mounted, until dropped.
-struct Mounted(PathBuf);
+struct MountGuard(PathBuf);
 
-impl Drop for Mounted {
+impl Drop for MountGuard {
     fn drop(&mut self) {
         let _ = shell::run(Command::new("umount").arg("--lazy").arg(&self.0));
     }
 }
 
 /// A btrfs of its own; None: not here.
-fn btrfs(cx: &Cx) -> Outcome<Mounted> {
+fn btrfs(cx: &Cx) -> Outcome<MountGuard> {
     if !shell::have("mkfs.btrfs") {
         return skip("mkfs.btrfs is missing: run make deps");
     }
@@ -30,7 +30,7 @@ fn btrfs(cx: &Cx) -> Outcome<Mounted> {
     if let Err(stop) = shell::run(shell::bash(make).arg(cx.dir.join("image")).arg(&at)) {
         return skip(format!("no btrfs here: {stop}"));
     }
-    Ok(Mounted(at))
+    Ok(MountGuard(at))
 }
 
 /// Subvolume `a` with a file of two names, another one, and `b`, its snapshot, in which the file differs and the other does not.
@@ -156,7 +156,7 @@ pub(super) fn stacked(cx: &Cx) -> Outcome {
     let mut filled = Vec::new();
     for (lower, name) in base.lowers.iter().zip(["a", "b"]) {
         shell::run(Command::new("mount").args(["-t", "tmpfs", "tmpfs"]).arg(lower))?;
-        filled.push(Mounted(lower.clone()));
+        filled.push(MountGuard(lower.clone()));
         fs::create_dir(lower.join(name))?;
         fs::write(lower.join(name).join("f"), name)?;
         fs::hard_link(lower.join(name).join("f"), lower.join(name).join("g"))?;
@@ -168,7 +168,7 @@ pub(super) fn stacked(cx: &Cx) -> Outcome {
     if let Err(stop) = shell::run(&mut kernel) {
         return skip(format!("no overlayfs here: {stop}"));
     }
-    let lower = Mounted(base.merged.clone());
+    let lower = MountGuard(base.merged.clone());
     let layers = cx.layers("union", 1)?;
     let layers = Layers { lowers: vec![base.merged.clone()], ..layers };
     let apart: [&[&str]; 4] = [&["a/f", "a/g"], &["a/h"], &["b/f", "b/g"], &["b/h"]];

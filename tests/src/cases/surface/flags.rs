@@ -1,6 +1,6 @@
 //! What ioctl(2) asks of files: flags (chattr(1)), and blocks that files share.
 
-use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq};
+use crate::harness::outcome::{DuringContext, Outcome, ensure, ensure_eq};
 use crate::harness::{Cx, Layers, Mount, MountKind, shell, skip};
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags};
 use std::fs;
@@ -87,7 +87,7 @@ pub(super) fn flags(cx: &Cx) -> Outcome {
         all.push(lines);
     }
     let [kernel, union] = &*all else { return crate::harness::fail("two sides") };
-    crate::cases::noticed::same("through the mount", kernel, union)
+    crate::cases::behaviour::same("through the mount", kernel, union)
 }
 
 fn protections(mount: &Mount) -> Outcome {

@@ -2,7 +2,7 @@
 
 use crate::cases::handover::kill_service;
 use crate::cases::pool::Pools;
-use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq};
+use crate::harness::outcome::{DuringContext, Outcome, ensure, ensure_eq};
 use crate::harness::raw::AsUser;
 use crate::harness::{Cx, MountKind, Profile, Stop, shell};
 use rustix::fs::{FallocateFlags, XattrFlags, copy_file_range};
@@ -60,7 +60,7 @@ pub(super) fn idmapped(cx: &Cx) -> Outcome {
     fill(layers.lower())?;
     let mut mount = cx.mount(&layers)?;
     let seen = lines(cx, mount.root(), "mapped")?;
-    crate::cases::noticed::same("through the mount", &expected, &seen)?;
+    crate::cases::behaviour::same("through the mount", &expected, &seen)?;
     mount.unmount()
 }
 
@@ -161,7 +161,7 @@ pub(super) fn in_a_pool(cx: &Cx) -> Outcome {
         ensure_eq!(shown.is_ok(), !idmap, "programs may ask for files: {shown:?}");
         if idmap {
             let seen = lines(cx, mount.root(), "mapped")?;
-            crate::cases::noticed::same("through the mount", &expected, &seen)?;
+            crate::cases::behaviour::same("through the mount", &expected, &seen)?;
             fs::write(mount.path("left"), "left")?;
             // A successor finds what it is left, twice.
             for time in ["first", "second"] {

@@ -1,6 +1,6 @@
 //! Processors are kept awake while requests come in numbers, where that is permitted, and not a moment longer.
 
-use crate::harness::outcome::{Doing, Outcome, ensure, skip};
+use crate::harness::outcome::{DuringContext, Outcome, ensure, skip};
 use crate::harness::{Cx, Mount, MountKind, shell};
 use serde_json::Value;
 use std::fs;

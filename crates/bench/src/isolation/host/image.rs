@@ -1,7 +1,7 @@
 //! An image that is written to a file, in several manners.
 
-use super::elsewhere::Elsewhere;
-use super::{Limits, Manner};
+use super::loop_ext4::LoopExt4;
+use super::{Limits, WriteMode};
 use crate::failure::{Failure, Result, While};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::thread::gettid;
@@ -11,9 +11,9 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use vellum_zoned::device::AlignedBuf;
-use vellum_zoned::device::emulated::Random;
+use vellum_zoned::device::emulator::Random;
 use vellum_zoned::pace::Budget;
-use vellum_zoned::paced::{Disk, PacedFile};
+use vellum_zoned::paced_file::{Disk, PacedFile};
 
 /// The file's name.
 const NAME: &str = "image";
@@ -21,22 +21,22 @@ const NAME: &str = "image";
 const PIECE: usize = 1 << 20;
 
 /// Writes an image of so many bytes in a directory, until it is durable. In a thread of its own, whose priority and control group change.
-pub(super) fn write(directory: &Path, bytes: u64, manner: Manner, limits: &Limits) -> Result<()> {
-    let elsewhere = limits.elsewhere.as_ref().filter(|_| manner == Manner::Elsewhere);
-    let path = elsewhere.map_or(directory, Elsewhere::directory).join(NAME);
+pub(super) fn write(directory: &Path, bytes: u64, manner: WriteMode, limits: &Limits) -> Result<()> {
+    let elsewhere = limits.elsewhere.as_ref().filter(|_| manner == WriteMode::Elsewhere);
+    let path = elsewhere.map_or(directory, LoopExt4::directory).join(NAME);
     let what = || format!("writing {}", path.display());
     let piece = piece();
     let pieces = bytes / PIECE as u64;
     match manner {
-        Manner::Unpaced | Manner::Idle | Manner::Elsewhere => {
-            if manner == Manner::Idle {
+        WriteMode::Unpaced | WriteMode::Idle | WriteMode::Elsewhere => {
+            if manner == WriteMode::Idle {
                 be_idle()?;
             }
             let mut file = File::create(&path).doing(what)?;
             (0..pieces).try_for_each(|_| file.write_all(piece.as_slice())).doing(what)?;
             file.sync_all().doing(what)
         }
-        Manner::Limited => {
+        WriteMode::Limited => {
             if let Some(group) = &limits.group {
                 group.enter()?;
             }
@@ -46,8 +46,8 @@ pub(super) fn write(directory: &Path, bytes: u64, manner: Manner, limits: &Limit
                 (0..pieces).try_for_each(|at| file.write_all_at(piece.as_slice(), at * PIECE as u64));
             written.and_then(|()| file.sync_all()).doing(what)
         }
-        Manner::Paced => {
-            let disk = Disk::of(directory, Budget::of_disk(limits.rate)).doing(what)?;
+        WriteMode::Paced => {
+            let disk = Disk::of_directory(directory, Budget::of_disk(limits.rate)).doing(what)?;
             let mut file = PacedFile::create(directory, NAME.as_ref(), &disk).doing(what)?;
             (0..pieces).try_for_each(|_| file.write(piece.as_slice())).doing(what)?;
             file.finish().doing(what)

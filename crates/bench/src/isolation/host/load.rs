@@ -1,6 +1,6 @@
 //! Somebody who reads or writes a file at a given rate, past the page cache, and how long that takes.
 
-use super::Others;
+use super::OtherLoad;
 use crate::failure::{Result, While};
 use rustix::fs::{Mode, OFlags, open};
 use std::fs::File;
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use vellum_zoned::device::AlignedBuf;
-use vellum_zoned::device::emulated::Random;
+use vellum_zoned::device::emulator::Random;
 
 /// Calls that are under way at once, at the most.
 const DEPTH: usize = 8;
@@ -47,7 +47,7 @@ impl Load {
     }
 
     /// Calls at random times until `stop`; all of them.
-    pub(super) fn run(&self, others: Others, stop: &AtomicBool) -> Vec<Call> {
+    pub(super) fn run(&self, others: OtherLoad, stop: &AtomicBool) -> Vec<Call> {
         let arrivals = arrivals(others);
         let next = AtomicUsize::new(0);
         let begins = Instant::now();
@@ -60,7 +60,7 @@ impl Load {
 
     fn work(
         &self,
-        others: Others,
+        others: OtherLoad,
         arrivals: &[Duration],
         next: &AtomicUsize,
         begins: Instant,
@@ -96,7 +96,7 @@ impl Load {
 }
 
 /// Times of calls: as many in a second as the rate is, at random (a Poisson process).
-fn arrivals(others: Others) -> Vec<Duration> {
+fn arrivals(others: OtherLoad) -> Vec<Duration> {
     let mean = others.bytes as f64 / others.rate as f64;
     let mut random = Random::new(5);
     let mut at = 0.0;

@@ -3,16 +3,16 @@
 //! Each figure is a multiple of the same load without an image, measured just before. The machine's other work disturbs both: rounds are
 //! repeated, and medians are shown.
 
-mod elsewhere;
 mod image;
 mod limit;
 mod load;
+mod loop_ext4;
 
 use crate::failure::{Failure, Result, While};
 use crate::machine::Machine;
-use elsewhere::Elsewhere;
 use limit::Limit;
 use load::{Call, Load};
+use loop_ext4::LoopExt4;
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ const LIMITED_TO: f64 = 0.8;
 
 /// What somebody does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Others {
+pub struct OtherLoad {
     /// Whether he writes.
     pub is_write: bool,
     /// Anywhere, or from the start to the end.
@@ -41,17 +41,17 @@ pub struct Others {
 }
 
 /// The loads that are tried: points of the source's experiment that an ordinary disk can bear.
-pub const LOADS: [Others; 4] = [
-    Others { is_write: false, is_random: true, bytes: 4 * KIB, rate: 5_000_000 },
-    Others { is_write: true, is_random: true, bytes: 4 * KIB, rate: 5_000_000 },
-    Others { is_write: false, is_random: false, bytes: 64 * KIB, rate: 50_000_000 },
-    Others { is_write: true, is_random: false, bytes: 64 * KIB, rate: 50_000_000 },
+pub const LOADS: [OtherLoad; 4] = [
+    OtherLoad { is_write: false, is_random: true, bytes: 4 * KIB, rate: 5_000_000 },
+    OtherLoad { is_write: true, is_random: true, bytes: 4 * KIB, rate: 5_000_000 },
+    OtherLoad { is_write: false, is_random: false, bytes: 64 * KIB, rate: 50_000_000 },
+    OtherLoad { is_write: true, is_random: false, bytes: 64 * KIB, rate: 50_000_000 },
 ];
 
 /// How an image is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Manner {
+pub enum WriteMode {
     /// Through the page cache and made durable, as CRIU's images are.
     Unpaced,
     /// As unpaced, with `ionice -c3`.
@@ -64,7 +64,7 @@ pub enum Manner {
     Paced,
 }
 
-impl Manner {
+impl WriteMode {
     /// All of them.
     pub const ALL: [Self; 5] = [Self::Unpaced, Self::Idle, Self::Limited, Self::Elsewhere, Self::Paced];
 
@@ -96,9 +96,9 @@ pub struct Plan {
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// The load.
-    pub others: Others,
+    pub others: OtherLoad,
     /// How the image is written.
-    pub manner: Manner,
+    pub manner: WriteMode,
     /// Without an image: mean and 99th percentile of others' calls, in microseconds.
     pub mean_us: f64,
     /// The 99th percentile.
@@ -121,18 +121,18 @@ struct Limits {
     /// Bytes per second of an image alone, unpaced.
     rate: u64,
     group: Option<Limit>,
-    elsewhere: Option<Elsewhere>,
+    elsewhere: Option<LoopExt4>,
 }
 
 impl Limits {
     /// Makes what a manner needs.
-    fn prepare(&mut self, plan: &Plan, manner: Manner) -> Result<()> {
+    fn prepare(&mut self, plan: &Plan, manner: WriteMode) -> Result<()> {
         match manner {
-            Manner::Limited => {
+            WriteMode::Limited => {
                 let rate = (self.rate as f64 * LIMITED_TO) as u64;
                 self.group = Some(Limit::new(&plan.directory, rate)?);
             }
-            Manner::Elsewhere => self.elsewhere = Some(Elsewhere::new(&plan.directory, plan.image)?),
+            WriteMode::Elsewhere => self.elsewhere = Some(LoopExt4::new(&plan.directory, plan.image)?),
             _ => {}
         }
         Ok(())
@@ -149,9 +149,9 @@ pub struct Report {
     /// Bytes of an image.
     pub image_bytes: u64,
     /// Seconds that an image takes alone, by manner.
-    pub alone: Vec<(Manner, f64)>,
+    pub alone: Vec<(WriteMode, f64)>,
     /// Why a manner was not tried.
-    pub missing: Vec<(Manner, String)>,
+    pub missing: Vec<(WriteMode, String)>,
     /// Medians of all rounds.
     pub rows: Vec<Row>,
 }
@@ -175,7 +175,7 @@ fn measure(plan: &Plan, load: &Load, each: &mut dyn FnMut(&str)) -> Result<Repor
     };
     let mut limits = Limits::default();
     let mut unpaced = 0.0;
-    for manner in Manner::ALL {
+    for manner in WriteMode::ALL {
         if let Err(failure) = limits.prepare(plan, manner) {
             report.missing.push((manner, failure.to_string()));
             continue;
@@ -186,7 +186,7 @@ fn measure(plan: &Plan, load: &Load, each: &mut dyn FnMut(&str)) -> Result<Repor
             times.push(timed(plan, manner, &limits)?.as_secs_f64());
         }
         let seconds = median(times);
-        if manner == Manner::Unpaced {
+        if manner == WriteMode::Unpaced {
             unpaced = seconds;
             limits.rate = (plan.image as f64 / seconds) as u64;
         }
@@ -220,7 +220,7 @@ fn scheduler(directory: &Path) -> String {
 }
 
 /// How long an image takes. Nothing of an earlier one is left to be written.
-fn timed(plan: &Plan, manner: Manner, limits: &Limits) -> Result<Duration> {
+fn timed(plan: &Plan, manner: WriteMode, limits: &Limits) -> Result<Duration> {
     image::remove(&plan.directory);
     let directory = std::fs::File::open(&plan.directory).doing(|| "opening the directory")?;
     rustix::fs::syncfs(directory).doing(|| "waiting for the disk")?;
@@ -230,7 +230,7 @@ fn timed(plan: &Plan, manner: Manner, limits: &Limits) -> Result<Duration> {
     Ok(begins.elapsed())
 }
 
-fn in_thread(directory: &Path, bytes: u64, manner: Manner, limits: &Limits) -> Result<()> {
+fn in_thread(directory: &Path, bytes: u64, manner: WriteMode, limits: &Limits) -> Result<()> {
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| image::write(directory, bytes, manner, limits));
         writer.join().unwrap_or_else(|_| Err(Failure::new("the thread that writes an image has panicked")))
@@ -241,8 +241,8 @@ fn in_thread(directory: &Path, bytes: u64, manner: Manner, limits: &Limits) -> R
 fn beside(
     plan: &Plan,
     load: &Load,
-    others: Others,
-    manner: Manner,
+    others: OtherLoad,
+    manner: WriteMode,
     limits: &Limits,
     unpaced: f64,
 ) -> Result<Row> {
@@ -262,8 +262,8 @@ fn beside(
         stop.store(true, Ordering::Relaxed);
         let calls = running.join().unwrap_or_default();
         let [quiet_from, quiet_to, from, to] = looked?;
-        let without = Fared::of(&calls, others, quiet_from, quiet_to);
-        let with = Fared::of(&calls, others, from, to);
+        let without = LatencySummary::summarize(&calls, others, quiet_from, quiet_to);
+        let with = LatencySummary::summarize(&calls, others, from, to);
         let seconds = (to - from).as_secs_f64();
         Ok(Row {
             others,
@@ -280,14 +280,14 @@ fn beside(
 }
 
 /// How calls of some time fared.
-struct Fared {
+struct LatencySummary {
     mean: f64,
     p99: f64,
     bandwidth: f64,
 }
 
-impl Fared {
-    fn of(calls: &[Call], others: Others, from: Instant, to: Instant) -> Self {
+impl LatencySummary {
+    fn summarize(calls: &[Call], others: OtherLoad, from: Instant, to: Instant) -> Self {
         let began = calls.iter().filter(|call| (from..to).contains(&call.began));
         let mut micros: Vec<f64> = began.map(|call| call.took.as_secs_f64() * 1e6).collect();
         micros.sort_by(f64::total_cmp);
@@ -333,7 +333,7 @@ impl Row {
     /// A line of the table.
     #[must_use]
     pub fn line(&self) -> String {
-        let Others { is_write, is_random, bytes, rate } = self.others;
+        let OtherLoad { is_write, is_random, bytes, rate } = self.others;
         let mut text = String::new();
         let what = if is_write { "write" } else { "read" };
         let order = if is_random { "random" } else { "in order" };

@@ -1,8 +1,8 @@
 //! The file that an object is written to: through the page cache, or at a pace and past it, so that it is not written back all at once.
 
-use crate::checkpoint::object::Out;
+use crate::checkpoint::object::ByteSink;
 use crate::checkpoint::pace::Pace;
-use crate::checkpoint::pacing::{GROUP, Medium, Pacing};
+use crate::checkpoint::pacer::{GROUP, Medium, WritePacer};
 use rustix::fs::{FallocateFlags, OFlags, fallocate, fcntl_getfl, fcntl_setfl, fdatasync};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use vellum_zoned::device::AlignedBuf;
-use vellum_zoned::paced::Disk;
+use vellum_zoned::paced_file::Disk;
 
 /// Bytes after which the disk is waited for, without a pace: how fast it is shows in nothing else.
 const TOGETHER: u64 = 16 << 20;
@@ -26,7 +26,7 @@ const AHEAD: u64 = 64 << 20;
 pub(super) enum ToFile {
     /// As fast as it goes; so many bytes are not waited for yet.
     Cached(File, u64),
-    Paced(Paced),
+    Paced(PacedWriter),
 }
 
 /// Creates a file that only its owner reads.
@@ -40,12 +40,12 @@ impl ToFile {
         let file = create(path)?;
         Ok(match pace {
             None | Some(Pace::None) => Self::Cached(file, 0),
-            Some(pace) => Self::Paced(Paced::new(file, path, pace)),
+            Some(pace) => Self::Paced(PacedWriter::new(file, path, pace)),
         })
     }
 }
 
-impl Out for ToFile {
+impl ByteSink for ToFile {
     fn write(&mut self, bytes: &[u8], hurry: bool) -> io::Result<()> {
         match self {
             Self::Cached(file, waiting) => {
@@ -61,10 +61,10 @@ impl Out for ToFile {
         }
     }
 
-    fn settle(&mut self) -> io::Result<()> {
+    fn sync(&mut self) -> io::Result<()> {
         match self {
             Self::Cached(file, _) => file.sync_all(),
-            Self::Paced(paced) => paced.settle(),
+            Self::Paced(paced) => paced.sync(),
         }
     }
 }
@@ -114,9 +114,9 @@ fn set_direct(file: &File, direct: bool) -> rustix::io::Result<()> {
 
 /// Bytes on their way to a file, at a pace: a group is gathered, waits for its turn, and is written.
 #[derive(Debug)]
-pub(super) struct Paced {
+pub(super) struct PacedWriter {
     to: Shared,
-    pacing: Pacing<Shared>,
+    pacing: WritePacer<Shared>,
     buffer: AlignedBuf,
     /// Bytes in the buffer.
     filled: usize,
@@ -126,12 +126,12 @@ pub(super) struct Paced {
     space: u64,
 }
 
-impl Paced {
+impl PacedWriter {
     /// `path`: of the file, which is empty.
     fn new(file: File, path: &Path, pace: Pace) -> Self {
         let to = Shared::new(file);
         let above = path.parent().unwrap_or(Path::new("."));
-        let pacing = Pacing::on(pace, path, to.clone(), |budget| Disk::of(above, budget));
+        let pacing = WritePacer::on(pace, path, to.clone(), |budget| Disk::of_directory(above, budget));
         Self { to, pacing, buffer: AlignedBuf::zeroed(GROUP as usize), filled: 0, at: 0, space: 0 }
     }
 
@@ -170,11 +170,11 @@ impl Paced {
         self.pacing.written(len as u64)
     }
 
-    fn settle(&mut self) -> io::Result<()> {
+    fn sync(&mut self) -> io::Result<()> {
         if self.filled > 0 {
             self.send(false)?;
         }
-        self.pacing.settle()?;
+        self.pacing.sync()?;
         self.to.file.set_len(self.at + self.filled as u64)?;
         self.to.file.sync_all()
     }
@@ -201,12 +201,12 @@ mod tests {
                     for (number, part) in data.chunks(700_001).enumerate() {
                         out.write(part, number % 3 == 1).unwrap();
                     }
-                    out.settle().unwrap();
+                    out.sync().unwrap();
                     assert!(fs::read(&path).unwrap() == data, "{above}: {bytes} bytes, {pace:?}");
                     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
                     // More may follow.
                     out.write(b"more", false).unwrap();
-                    out.settle().unwrap();
+                    out.sync().unwrap();
                     assert!(fs::read(&path).unwrap() == [&data[..], b"more"].concat(), "{above}: {bytes}");
                     fs::remove_file(&path).unwrap();
                 }
@@ -231,7 +231,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for pace in [Pace::Auto, Pace::Rate(1 << 30)] {
             let file = OpenOptions::new().write(true).open("/dev/full").unwrap();
-            let mut paced = Paced::new(file, &dir.path().join("x"), pace);
+            let mut paced = PacedWriter::new(file, &dir.path().join("x"), pace);
             let refused = paced.write(&content(2 * GROUP as usize), false).unwrap_err();
             assert_eq!(Errno::from_io_error(&refused), Some(Errno::NOSPC), "{pace:?}");
         }

@@ -2,27 +2,29 @@
 //!
 //! One that is being made lies beside the others under a name of its own, locked by its maker, and gets its name when all of it is on disk.
 //! One that it replaces changes places with it in the same step, and is removed afterwards. Most are files as CRIU and the layer have them; some become
-//! one object (`packing`), or are made as one (`paced`). `removing` says how one goes.
+//! one object (`repack`), or are made as one (`paced_writer`). `removal` says how one goes.
 
 mod file;
-mod paced;
-mod packing;
-mod removing;
+mod paced_writer;
+mod removal;
+mod repack;
 
 use self::file::ToFile;
-use self::paced::InDirectory;
-use self::packing::{OBJECT, again, pack};
-use self::removing::remove;
+use self::paced_writer::InDirectory;
+use self::removal::remove;
+use self::repack::{OBJECT, again, pack};
 use super::chain;
 use super::delta::{Amount, Delta, Upper};
-use super::making::{Kept, Making, Sizes};
-use super::manner::Manner;
-use super::object::{How, InFile, KeptObject, Known, Laid, Looked, Parent};
+use super::object::{
+    FileSource, ObjectInfo, ObjectReader, Parent, ParentGranules, UnsealedObject, WriteOptions,
+};
+use super::options::CheckpointOptions;
 use super::pace::Pace;
-use super::record::{Listed, Record};
+use super::record::{CheckpointEntry, Record};
+use super::writer::{CheckpointReader, CheckpointWriter, Sizes};
 use super::{FILES, IMAGES, UPPER};
 use crate::container::{own, plain_name, random_name};
-use crate::own::Owned;
+use crate::locked_dir::LockedDir;
 use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
 use rustix::io::Errno;
 use std::fs::{self, File};
@@ -47,16 +49,17 @@ pub(super) struct Directory {
 
 /// A checkpoint that is being made. What is not finished is removed.
 #[derive(Debug)]
-struct Unfinished {
-    owned: Owned,
+struct PartialCheckpoint {
+    owned: LockedDir,
     place: PathBuf,
 }
 
 impl Directory {
     /// The ones in a directory that is there. `option`: what named it.
     pub(super) fn open(option: &str, dir: &Path) -> Result<Self, Failure> {
-        let shown = dir.display();
-        let named = if option.is_empty() { format!("{shown}") } else { format!("option {option} {shown}") };
+        let display = dir.display();
+        let named =
+            if option.is_empty() { format!("{display}") } else { format!("option {option} {display}") };
         let dir = dir.canonicalize().map_err(|e| {
             let failure = Failure::input(named).because(e);
             failure.remedy("give a directory that vellum checkpoint --to has been given")
@@ -81,7 +84,7 @@ impl Directory {
     pub(super) fn sweep(&self) {
         for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             if entry.file_name().as_encoded_bytes().starts_with(UNFINISHED.as_bytes())
-                && let Ok(Some(dead)) = Owned::existing(&entry.path())
+                && let Ok(Some(dead)) = LockedDir::existing(&entry.path())
                 && let Err(e) = remove(dead.path())
             {
                 tracing::warn!("{}: cannot be removed: {e}", entry.path().display());
@@ -90,16 +93,16 @@ impl Directory {
     }
 
     /// A new one, or one that is to take an older one's place.
-    fn begin(&self, name: &str) -> Result<Unfinished, Failure> {
+    fn begin(&self, name: &str) -> Result<PartialCheckpoint, Failure> {
         let place = self.dir.join(plain_name("--name", name)?);
         let path = self.dir.join(format!("{UNFINISHED}{}", random_name()?));
-        let owned = Owned::make(&path).map_err(|e| Failure::at(&path, e))?;
+        let owned = LockedDir::make(&path).map_err(|e| Failure::at(&path, e))?;
         let owned = owned.ok_or_else(|| Failure::system(format!("{}: somebody has it", path.display())))?;
-        Ok(Unfinished { owned, place })
+        Ok(PartialCheckpoint { owned, place })
     }
 
     /// All that are whole, by name.
-    pub(super) fn list(&self) -> Result<Vec<Listed>, Failure> {
+    pub(super) fn list(&self) -> Result<Vec<CheckpointEntry>, Failure> {
         let mut names = Vec::new();
         for entry in fs::read_dir(&self.dir).map_err(|e| Failure::at(&self.dir, e))? {
             let entry = entry.map_err(|e| Failure::at(&self.dir, e))?;
@@ -111,7 +114,7 @@ impl Directory {
         names.sort();
         Ok(names
             .into_iter()
-            .map(|name| Listed { record: Record::read(&self.dir.join(&name)), name })
+            .map(|name| CheckpointEntry { record: Record::read(&self.dir.join(&name)), name })
             .collect())
     }
 
@@ -121,33 +124,34 @@ impl Directory {
     }
 
     /// One, to be restored.
-    pub(super) fn find(&self, name: &str) -> Result<Box<dyn Kept>, Failure> {
+    pub(super) fn find(&self, name: &str) -> Result<Box<dyn CheckpointReader>, Failure> {
         let dir = self.path(name)?;
-        let Some(looked) = self.look(name)? else { return Ok(Box::new(KeptHere { dir })) };
-        let shown = dir.display().to_string();
-        let parents = chain::needed(looked.map()?.as_ref(), &shown, &|name| self.look(name))?;
-        Ok(Box::new(KeptObject::new(looked, parents, &shown)?))
+        let Some(object_info) = self.look(name)? else { return Ok(Box::new(DirectoryReader { dir })) };
+        let display = dir.display().to_string();
+        let parents = chain::needed(object_info.map()?.as_ref(), &display, &|name| self.look(name))?;
+        Ok(Box::new(ObjectReader::new(object_info, parents, &display)?))
     }
 
     /// Looks at the object of one. None: there is none of this name, or it is no object.
-    fn look(&self, name: &str) -> Result<Option<Looked>, Failure> {
+    fn look(&self, name: &str) -> Result<Option<ObjectInfo>, Failure> {
         let dir = self.dir.join(plain_name("checkpoint", name)?);
         let path = dir.join(OBJECT);
         if !path.exists() {
             return Ok(None);
         }
         own("", &dir)?;
-        let file = crate::regular::open(&path).and_then(InFile::new).map_err(|e| Failure::at(&path, e))?;
-        Looked::at(Box::new(file), &dir.display().to_string()).map(Some)
+        let file =
+            crate::regular_file::open(&path).and_then(FileSource::new).map_err(|e| Failure::at(&path, e))?;
+        ObjectInfo::at(Box::new(file), &dir.display().to_string()).map(Some)
     }
 
     /// Begins one of the upper layer in a directory; what is needed for a moment is made beside.
     pub(super) fn making(
         &self,
         name: &str,
-        (upper, beside): (Upper<'_>, &Path),
-        manner: &Manner,
-    ) -> Result<Box<dyn Making>, Failure> {
+        (upper, scratch): (Upper<'_>, &Path),
+        manner: &CheckpointOptions,
+    ) -> Result<Box<dyn CheckpointWriter>, Failure> {
         let unfinished = self.begin(name)?;
         let how = match self.how(name, manner) {
             Ok(how) => how,
@@ -157,7 +161,7 @@ impl Directory {
             }
         };
         if manner.pace.is_some_and(|pace| pace != Pace::None) {
-            let made = InDirectory::begin((self, name), unfinished, (upper, beside), how, manner)?;
+            let made = InDirectory::begin((self, name), unfinished, (upper, scratch), how, manner)?;
             return Ok(Box::new(made));
         }
         match filled(unfinished.dir(), upper) {
@@ -165,7 +169,16 @@ impl Directory {
                 let (directory, images) = (self.clone(), unfinished.dir().join(IMAGES));
                 let (how, name) = (Some(how), name.to_owned());
                 let (packed, needs) = (None, Vec::new());
-                Ok(Box::new(MadeHere { directory, name, images, unfinished, delta, how, packed, needs }))
+                Ok(Box::new(DirectoryWriter {
+                    directory,
+                    name,
+                    images,
+                    unfinished,
+                    delta,
+                    how,
+                    packed,
+                    needs,
+                }))
             }
             Err(why) => {
                 unfinished.discard();
@@ -175,7 +188,7 @@ impl Directory {
     }
 
     /// How one of this name is made.
-    fn how(&self, name: &str, manner: &Manner) -> Result<How, Failure> {
+    fn how(&self, name: &str, manner: &CheckpointOptions) -> Result<WriteOptions, Failure> {
         chain::free(&self.list()?, &[name.to_owned()])?;
         let known = match &manner.parent {
             Some(parent) => {
@@ -183,11 +196,11 @@ impl Directory {
                 if parent != name && self.is_plain(parent)? {
                     self.become_object(parent, manner)?;
                 }
-                chain::known(parent, name, &|name| self.look(name))?
+                chain::parent_granules(parent, name, &|name| self.look(name))?
             }
-            None => Known::default(),
+            None => ParentGranules::default(),
         };
-        Ok(How { compress: manner.compress, known })
+        Ok(WriteOptions { compress: manner.compress, known })
     }
 
     /// Whether one is there, and no object.
@@ -196,12 +209,12 @@ impl Directory {
     }
 
     /// Makes an object of one that is kept plain, in its place: only what has checksums is needed by others.
-    fn become_object(&self, name: &str, manner: &Manner) -> Result<(), Failure> {
+    fn become_object(&self, name: &str, manner: &CheckpointOptions) -> Result<(), Failure> {
         let (plain, unfinished) = (self.path(name)?, self.begin(name)?);
         let made = Record::read(&plain).and_then(|before| {
-            let mut laid = again(&plain, unfinished.dir(), [IMAGES, FILES, UPPER], manner)?;
-            let record = Record { stored_bytes: Some(laid.map().stored()), ..before.clone() };
-            laid.end(&record)?.map_err(|e| Failure::at(unfinished.dir(), e))?;
+            let mut unsealed = again(&plain, unfinished.dir(), [IMAGES, FILES, UPPER], manner)?;
+            let record = Record { stored_bytes: Some(unsealed.map().stored()), ..before.clone() };
+            unsealed.end(&record)?.map_err(|e| Failure::at(unfinished.dir(), e))?;
             record.write(unfinished.dir())?;
             let alone = self.alone()?;
             if Record::read(&plain)? != before {
@@ -219,12 +232,12 @@ impl Directory {
     }
 
     /// Gives one its name, all of which is on disk, if it is not needed by others meanwhile and those are there that it needs.
-    fn name(&self, name: &str, needs: &[Parent], unfinished: Unfinished) -> Result<PathBuf, Failure> {
+    fn name(&self, name: &str, needs: &[Parent], unfinished: PartialCheckpoint) -> Result<PathBuf, Failure> {
         let named = self.alone().and_then(|alone| {
             // Others may have removed or made some in between.
             chain::free(&self.list()?, &[name.to_owned()])?;
-            let shown = unfinished.place.display().to_string();
-            chain::there(needs, &shown, &|name| self.look(name)).map(|_| alone)
+            let display = unfinished.place.display().to_string();
+            chain::open_parents(needs, &display, &|name| self.look(name)).map(|_| alone)
         });
         match named {
             Ok(_alone) => unfinished.finish(),
@@ -250,9 +263,9 @@ impl Directory {
                 Ok(()) => return Ok(dir),
                 Err(Errno::WOULDBLOCK) if begin.elapsed() < patience => thread::sleep(PAUSE),
                 Err(Errno::WOULDBLOCK) => {
-                    let shown = self.dir.display();
-                    return Err(Failure::system(format!("{shown}: another process holds its lock"))
-                        .remedy(format!("try again; lsof {shown} says who has it open")));
+                    let display = self.dir.display();
+                    return Err(Failure::system(format!("{display}: another process holds its lock"))
+                        .remedy(format!("try again; lsof {display} says who has it open")));
                 }
                 Err(Errno::INTR) => {}
                 Err(e) => return Err(failed(e.into())),
@@ -318,19 +331,19 @@ fn filled(dir: &Path, upper: Upper<'_>) -> Result<Delta, Failure> {
 }
 
 /// A checkpoint that is being made in a directory.
-pub(super) struct MadeHere {
+pub(super) struct DirectoryWriter {
     directory: Directory,
     name: String,
-    unfinished: Unfinished,
+    unfinished: PartialCheckpoint,
     images: PathBuf,
     delta: Delta,
-    how: Option<How>,
-    packed: Option<Laid<ToFile>>,
+    how: Option<WriteOptions>,
+    packed: Option<UnsealedObject<ToFile>>,
     /// Others that it needs.
     needs: Vec<Parent>,
 }
 
-impl Making for MadeHere {
+impl CheckpointWriter for DirectoryWriter {
     fn images(&self) -> &Path {
         &self.images
     }
@@ -339,17 +352,17 @@ impl Making for MadeHere {
         self.unfinished.dir()
     }
 
-    fn ahead(&mut self) -> Result<Amount, Failure> {
-        self.delta.ahead()
+    fn first_pass(&mut self) -> Result<Amount, Failure> {
+        self.delta.first_pass()
     }
 
-    fn rest(&mut self) -> Result<(), Failure> {
-        self.delta.settle()?;
-        self.delta.ahead().map(|_| ())
+    fn drain(&mut self) -> Result<(), Failure> {
+        self.delta.sync()?;
+        self.delta.first_pass().map(|_| ())
     }
 
-    fn still(&mut self) -> Result<Amount, Failure> {
-        self.delta.still()
+    fn final_pass(&mut self) -> Result<Amount, Failure> {
+        self.delta.final_pass()
     }
 
     fn file(&mut self, name: &str, from: &Path) -> Result<(), Failure> {
@@ -368,9 +381,9 @@ impl Making for MadeHere {
         let size = images.iter().map(len).sum();
         let parts = [IMAGES, FILES, UPPER];
         let how = self.how.take().unwrap_or_default();
-        if let Some(laid) = pack(self.unfinished.dir(), parts, size, how)? {
-            let stored = Some((laid.map().stored(), laid.map().names()));
-            self.packed = Some(laid);
+        if let Some(unsealed) = pack(self.unfinished.dir(), parts, size, how)? {
+            let stored = Some((unsealed.map().stored(), unsealed.map().names()));
+            self.packed = Some(unsealed);
             return Ok(Sizes { images: size, upper, stored });
         }
         for (path, _) in images {
@@ -380,15 +393,15 @@ impl Making for MadeHere {
         Ok(Sizes { images: size, upper, stored: None })
     }
 
-    fn settle(&mut self, record: &Record) -> Result<(), Failure> {
+    fn sync(&mut self, record: &Record) -> Result<(), Failure> {
         let dir = self.unfinished.dir();
-        if let Some(mut laid) = self.packed.take() {
-            laid.end(record)?.map_err(|e| Failure::at(&dir.join(OBJECT), e))?;
-            self.needs = laid.map().parents.clone();
+        if let Some(mut unsealed) = self.packed.take() {
+            unsealed.end(record)?.map_err(|e| Failure::at(&dir.join(OBJECT), e))?;
+            self.needs = unsealed.map().parents.clone();
             return record.write(dir);
         }
         record.write(dir)?;
-        self.delta.settle()
+        self.delta.sync()
     }
 
     fn finish(self: Box<Self>) -> Result<PathBuf, Failure> {
@@ -402,17 +415,17 @@ impl Making for MadeHere {
 
 /// A checkpoint in a directory.
 #[derive(Debug)]
-pub(super) struct KeptHere {
+pub(super) struct DirectoryReader {
     dir: PathBuf,
 }
 
-impl Kept for KeptHere {
-    fn shown(&self) -> String {
+impl CheckpointReader for DirectoryReader {
+    fn display(&self) -> String {
         self.dir.display().to_string()
     }
 
     fn upper(&self, to: &Path) -> Result<(), Failure> {
-        Delta::new(&self.dir.join(UPPER), to)?.still().map(|_| ())
+        Delta::new(&self.dir.join(UPPER), to)?.final_pass().map(|_| ())
     }
 
     fn file(&self, name: &str) -> Result<Option<Vec<u8>>, Failure> {
@@ -445,7 +458,7 @@ impl Kept for KeptHere {
     }
 }
 
-impl Unfinished {
+impl PartialCheckpoint {
     /// Where it grows.
     fn dir(&self) -> &Path {
         self.owned.path()
@@ -487,7 +500,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    fn fill(unfinished: &Unfinished, text: &str) {
+    fn fill(unfinished: &PartialCheckpoint, text: &str) {
         fs::write(unfinished.dir().join(crate::checkpoint::record::NAME), text).unwrap();
     }
 
@@ -541,7 +554,7 @@ mod tests {
             fs::set_permissions(path, fs::Permissions::from_mode(if meta.is_dir() { 0o700 } else { 0o600 }))
                 .unwrap();
         }
-        let kept = KeptHere { dir: dir.path().to_owned() };
+        let kept = DirectoryReader { dir: dir.path().to_owned() };
         kept.open_to(rustix::process::getegid().as_raw()).unwrap();
         for (path, mode) in all.iter().zip([0o750, 0o640, 0o640]) {
             assert_eq!(fs::metadata(path).unwrap().mode() & 0o777, mode, "{}", path.display());

@@ -12,11 +12,11 @@
 //! Whoever keeps the object gives it its name when all of it is there, so there is no half of one to recognise. What is read may have been put
 //! there by anybody: lengths and places are checked before they are used.
 
-use super::bounded;
 use super::layer::Item;
 use super::map::Map;
-use super::stored::{InMemory, Stored};
-use super::unpack::Unpacked;
+use super::parse_budget;
+use super::storage::{ByteSource, MemorySource};
+use super::unpack::ObjectBytes;
 use crate::checkpoint::record::{RECORD_MAX, Record};
 use crc_fast::crc32_iscsi;
 use serde::{Deserialize, Serialize};
@@ -51,7 +51,7 @@ pub(in crate::checkpoint) struct Piece {
 pub(in crate::checkpoint) struct Contents {
     pub(in crate::checkpoint) size: u64,
     /// In order, and not on each other.
-    #[serde(deserialize_with = "bounded::list")]
+    #[serde(deserialize_with = "parse_budget::list")]
     pub(in crate::checkpoint) pieces: Vec<Piece>,
 }
 
@@ -117,13 +117,13 @@ impl Contents {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::checkpoint) struct Index {
     /// CRIU's images, by name.
-    #[serde(deserialize_with = "bounded::map")]
+    #[serde(deserialize_with = "parse_budget::map")]
     pub(in crate::checkpoint) images: BTreeMap<String, Contents>,
     /// What the container sees in `/etc`, by name.
-    #[serde(deserialize_with = "bounded::map")]
+    #[serde(deserialize_with = "parse_budget::map")]
     pub(in crate::checkpoint) files: BTreeMap<String, Contents>,
     /// The upper layer, by path; what is in a directory comes after it.
-    #[serde(deserialize_with = "bounded::map")]
+    #[serde(deserialize_with = "parse_budget::map")]
     pub(in crate::checkpoint) layer: BTreeMap<Vec<u8>, Item>,
 }
 
@@ -166,7 +166,7 @@ struct Part {
 
 /// Where things are in an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Foot {
+struct Footer {
     index: Part,
     /// None: version 1.
     map: Option<Part>,
@@ -182,7 +182,7 @@ fn sum(bytes: &[u8], at: usize) -> Option<u32> {
 }
 
 /// The foot of an object of `size` bytes, of which `bytes` are the last ones.
-fn foot(bytes: &[u8], size: u64) -> Option<Foot> {
+fn foot(bytes: &[u8], size: u64) -> Option<Footer> {
     let last = |len: usize| bytes.get(bytes.len().checked_sub(len)?..);
     let foot = if let Some(numbers) = last(FOOT).and_then(|foot| foot.strip_suffix(MAGIC)) {
         let (checked, own) = numbers.split_at_checked(FOOT - MAGIC.len() - 4)?;
@@ -196,14 +196,14 @@ fn foot(bytes: &[u8], size: u64) -> Option<Foot> {
             at = at.checked_add(part.len)?;
             Some(part)
         };
-        let foot = Foot { index: part(0)?, map: Some(part(1)?), record: part(2)? };
+        let foot = Footer { index: part(0)?, map: Some(part(1)?), record: part(2)? };
         (at == size.checked_sub(FOOT as u64)?).then_some(foot)?
     } else {
         let numbers = last(FOOT_1)?.strip_suffix(MAGIC_1)?;
         let part = |which: usize| {
             Some(Part { at: number(numbers, which * 16)?, len: number(numbers, which * 16 + 8)?, sum: None })
         };
-        let foot = Foot { index: part(0)?, map: None, record: part(1)? };
+        let foot = Footer { index: part(0)?, map: None, record: part(1)? };
         let ends = |part: Part| part.at.checked_add(part.len);
         let is_right =
             ends(foot.index)? == foot.record.at && ends(foot.record)? == size.checked_sub(FOOT_1 as u64)?;
@@ -215,78 +215,78 @@ fn foot(bytes: &[u8], size: u64) -> Option<Foot> {
 
 /// An object, as far as it was looked at.
 #[derive(Debug)]
-pub(in crate::checkpoint) struct Looked {
-    stored: Box<dyn Stored>,
-    foot: Foot,
-    shown: String,
+pub(in crate::checkpoint) struct ObjectInfo {
+    stored: Box<dyn ByteSource>,
+    foot: Footer,
+    display: String,
 }
 
-impl Looked {
-    /// Looks at what should be an object; `shown` is what it is called in errors.
-    pub(in crate::checkpoint) fn at(stored: Box<dyn Stored>, shown: &str) -> Result<Self, Failure> {
+impl ObjectInfo {
+    /// Looks at what should be an object; `display` is what it is called in errors.
+    pub(in crate::checkpoint) fn at(stored: Box<dyn ByteSource>, display: &str) -> Result<Self, Failure> {
         let size = stored.size();
         let len = size.min(FOOT as u64);
         let mut bytes = vec![0; len as usize];
         stored
             .read_exact(size - len, &mut bytes)
-            .map_err(|e| Failure::system(shown.to_owned()).because(e))?;
-        let foot = foot(&bytes, size).ok_or_else(|| unclear(shown))?;
-        Ok(Self { stored, foot, shown: shown.to_owned() })
+            .map_err(|e| Failure::system(display.to_owned()).because(e))?;
+        let foot = foot(&bytes, size).ok_or_else(|| unclear(display))?;
+        Ok(Self { stored, foot, display: display.to_owned() })
     }
 
     /// One in memory.
     #[cfg(test)]
-    pub(in crate::checkpoint) fn in_memory(bytes: Vec<u8>, shown: &str) -> Result<Self, Failure> {
-        Self::at(Box::new(InMemory(bytes)), shown)
+    pub(in crate::checkpoint) fn in_memory(bytes: Vec<u8>, display: &str) -> Result<Self, Failure> {
+        Self::at(Box::new(MemorySource(bytes)), display)
     }
 
     fn part(&self, Part { at, len, sum }: Part) -> Result<Vec<u8>, Failure> {
-        let mut bytes = vec![0; usize::try_from(len).map_err(|_| unclear(&self.shown))?];
+        let mut bytes = vec![0; usize::try_from(len).map_err(|_| unclear(&self.display))?];
         let read = self.stored.read_exact(at, &mut bytes);
-        read.map_err(|e| Failure::system(self.shown.clone()).because(e))?;
+        read.map_err(|e| Failure::system(self.display.clone()).because(e))?;
         if sum.is_some_and(|sum| sum != crc32_iscsi(&bytes)) {
-            return Err(Failure::system(format!("{}: it is not what was written", self.shown)));
+            return Err(Failure::system(format!("{}: it is not what was written", self.display)));
         }
         Ok(bytes)
     }
 
     /// What it says of itself.
     pub(in crate::checkpoint) fn record(&self) -> Result<Record, Failure> {
-        Record::parse(&self.part(self.foot.record)?, &self.shown)
+        Record::parse(&self.part(self.foot.record)?, &self.display)
     }
 
     /// What its bytes have become. None: version 1, whose bytes are as they were put.
     pub(in crate::checkpoint) fn map(&self) -> Result<Option<Map>, Failure> {
         let Some(part) = self.foot.map else { return Ok(None) };
         let map = parse_map(&self.part(part)?, self.foot.index.at);
-        map.map(Some).ok_or_else(|| unclear(&self.shown))
+        map.map(Some).ok_or_else(|| unclear(&self.display))
     }
 
     /// What is in it, and its bytes. `parents`: the objects that it needs, in the order of its map.
-    pub(in crate::checkpoint) fn open(self, parents: Vec<Self>) -> Result<(Index, Unpacked), Failure> {
-        let shown = self.shown.clone();
+    pub(in crate::checkpoint) fn open(self, parents: Vec<Self>) -> Result<(Index, ObjectBytes), Failure> {
+        let display = self.display.clone();
         let (index, map) = (self.part(self.foot.index)?, self.map()?);
         let end = map.as_ref().map_or(self.foot.index.at, |map| map.size);
-        let index = parse(&index, end).ok_or_else(|| unclear(&shown))?;
-        let Some(map) = map else { return Ok((index, Unpacked::plain(self.stored, end))) };
+        let index = parse(&index, end).ok_or_else(|| unclear(&display))?;
+        let Some(map) = map else { return Ok((index, ObjectBytes::plain(self.stored, end))) };
         let mut opened = Vec::new();
         for parent in parents {
-            let map = parent.map()?.ok_or_else(|| unclear(&parent.shown))?;
+            let map = parent.map()?.ok_or_else(|| unclear(&parent.display))?;
             opened.push((parent.stored, map));
         }
-        let unpacked = Unpacked::new((self.stored, &map), opened).ok_or_else(|| unclear(&shown))?;
+        let unpacked = ObjectBytes::new((self.stored, &map), opened).ok_or_else(|| unclear(&display))?;
         Ok((index, unpacked))
     }
 }
 
 /// What is no checkpoint, or cannot be read.
-fn unclear(shown: &str) -> Failure {
-    Failure::input(format!("{shown}: no checkpoint that this version reads"))
+fn unclear(display: &str) -> Failure {
+    Failure::input(format!("{display}: no checkpoint that this version reads"))
 }
 
 /// Reads what somebody has written, with at most so many bytes of memory.
 pub(super) fn read<'a, T: Deserialize<'a>>(bytes: &'a [u8], memory: usize) -> Option<T> {
-    bounded::within(memory, || postcard::from_bytes(bytes).ok())
+    parse_budget::within(memory, || postcard::from_bytes(bytes).ok())
 }
 
 /// A map of an object whose frames end at `end`.
@@ -308,11 +308,11 @@ fn parse(bytes: &[u8], end: u64) -> Option<Index> {
 pub(super) fn parse_hostile(bytes: &[u8]) -> bool {
     let _ = parse(bytes, 1 << 20);
     let _ = parse_map(bytes, 1 << 20);
-    let Ok(looked) = Looked::at(Box::new(InMemory(bytes.to_vec())), "x") else { return false };
-    if looked.record().is_err() {
+    let Ok(object_info) = ObjectInfo::at(Box::new(MemorySource(bytes.to_vec())), "x") else { return false };
+    if object_info.record().is_err() {
         return false;
     }
-    let Ok((_, unpacked)) = looked.open(Vec::new()) else { return false };
+    let Ok((_, unpacked)) = object_info.open(Vec::new()) else { return false };
     let (mut at, mut buffer) = (0, vec![0; 100_000]);
     while at < unpacked.size().min(1 << 24) {
         let len = (unpacked.size() - at).min(buffer.len() as u64);
@@ -327,10 +327,10 @@ pub(super) fn parse_hostile(bytes: &[u8]) -> bool {
 #[cfg(test)]
 pub(in crate::checkpoint) mod tests {
     use super::*;
-    use crate::checkpoint::compress::Compress;
-    use crate::checkpoint::object::pack::Known;
+    use crate::checkpoint::compression::Compress;
+    use crate::checkpoint::object::pack::ParentGranules;
     use crate::checkpoint::object::sink::tests::ToMemory;
-    use crate::checkpoint::object::sink::{How, Writing};
+    use crate::checkpoint::object::sink::{WriteOptions, WritePipeline};
     use proptest::prelude::*;
 
     proptest! {
@@ -405,8 +405,8 @@ pub(in crate::checkpoint) mod tests {
         assert_eq!(read::<Index>(&postcard::to_stdvec(&index(100)).unwrap(), 4 << 20), Some(index(100)));
     }
 
-    fn looked(bytes: &[u8]) -> Result<Looked, Failure> {
-        Looked::at(Box::new(InMemory(bytes.to_vec())), "x")
+    fn object_info(bytes: &[u8]) -> Result<ObjectInfo, Failure> {
+        ObjectInfo::at(Box::new(MemorySource(bytes.to_vec())), "x")
     }
 
     /// As version 1 was written: bytes as they were put, index and record, and their places.
@@ -420,7 +420,7 @@ pub(in crate::checkpoint) mod tests {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
         bytes.extend_from_slice(b"vlmckpt1");
-        let one = looked(&bytes).unwrap();
+        let one = object_info(&bytes).unwrap();
         assert_eq!((one.record().unwrap(), one.map().unwrap()), (record(), None));
         let (found, unpacked) = one.open(Vec::new()).unwrap();
         assert_eq!(found, index(100));
@@ -432,9 +432,16 @@ pub(in crate::checkpoint) mod tests {
     }
 
     /// An object of these bytes, in one file, and its map.
-    pub(in crate::checkpoint) fn object(bytes: &[u8], known: Known, record: &Record) -> (Vec<u8>, Map) {
-        let writing =
-            Writing::begin(ToMemory::new(usize::MAX), How { compress: Compress::Zstd(3), known }).unwrap();
+    pub(in crate::checkpoint) fn object(
+        bytes: &[u8],
+        known: ParentGranules,
+        record: &Record,
+    ) -> (Vec<u8>, Map) {
+        let writing = WritePipeline::begin(
+            ToMemory::new(usize::MAX),
+            WriteOptions { compress: Compress::Zstd(3), known },
+        )
+        .unwrap();
         writing.sink().put(bytes).unwrap();
         let (out, map) = writing.finish().unwrap();
         let contents = Contents {
@@ -450,9 +457,9 @@ pub(in crate::checkpoint) mod tests {
     #[test]
     fn what_was_written_is_read_and_nothing_else() {
         let body: Vec<u8> = (0..700_000_u32).map(|at| (at / 5000) as u8).collect();
-        let right = object(&body, Known::default(), &record()).0;
+        let right = object(&body, ParentGranules::default(), &record()).0;
         assert!(right.len() < 40_000 && parse_hostile(&right));
-        let one = looked(&right).unwrap();
+        let one = object_info(&right).unwrap();
         assert_eq!(one.record().unwrap(), record());
         let (found, unpacked) = one.open(Vec::new()).unwrap();
         let mut part = vec![0; body.len()];
@@ -463,7 +470,7 @@ pub(in crate::checkpoint) mod tests {
             let mut wrong = right.clone();
             wrong[at] ^= 0x10;
             assert!(!parse_hostile(&wrong), "byte {at} of {}", right.len());
-            let whole = looked(&right[..at]).and_then(|one| one.open(Vec::new()));
+            let whole = object_info(&right[..at]).and_then(|one| one.open(Vec::new()));
             assert!(whole.is_err(), "cut at {at}");
         }
     }

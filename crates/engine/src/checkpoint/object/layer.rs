@@ -3,13 +3,14 @@
 //! As `delta` does it from directory to directory: a first pass takes all while the container runs, a second one, while it stands still, what
 //! has changed since. What the first one took in vain stays in the object, which nothing is ever taken from.
 
-use super::bounded;
 use super::format::{Contents, Piece};
+use super::parse_budget;
 use super::sink::Sink;
-use super::unpack::Unpacked;
+use super::unpack::ObjectBytes;
 use crate::checkpoint::data::extents;
 use crate::checkpoint::delta::{
-    Amount, Look, PARTIAL, Trouble, Upper, XATTR_MAX, directory, entry, listed, names, tells_from, too_deep,
+    Amount, CopyError, ObjectState, PARTIAL, Upper, XATTR_MAX, directory, entry, listed, names, tells_from,
+    too_deep,
 };
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat,
@@ -37,7 +38,7 @@ pub(in crate::checkpoint) struct Item {
     times: [(i64, i64); 2],
     device: u64,
     /// Attributes with their values.
-    #[serde(deserialize_with = "bounded::list")]
+    #[serde(deserialize_with = "parse_budget::list")]
     xattrs: Vec<(Vec<u8>, Vec<u8>)>,
     /// Of a symbolic link.
     target: Vec<u8>,
@@ -56,12 +57,12 @@ impl Item {
 
 /// A layer that is taken.
 #[derive(Debug)]
-pub(in crate::checkpoint) struct Packed {
+pub(in crate::checkpoint) struct LayerWriter {
     from: OwnedFd,
-    shown: PathBuf,
+    display: PathBuf,
     tells: bool,
     sink: Sink,
-    seen: HashMap<PathBuf, Look>,
+    seen: HashMap<PathBuf, ObjectState>,
     items: BTreeMap<Vec<u8>, Item>,
     /// What was changed in this second or later may have changed after it was looked at; None: nothing was taken yet.
     since: Option<i64>,
@@ -69,28 +70,28 @@ pub(in crate::checkpoint) struct Packed {
 
 /// One pass over it.
 struct Pass<'a> {
-    packed: &'a Packed,
+    packed: &'a LayerWriter,
     still: bool,
-    seen: HashMap<PathBuf, Look>,
+    seen: HashMap<PathBuf, ObjectState>,
     items: BTreeMap<Vec<u8>, Item>,
     names: HashMap<(u64, u64), Vec<u8>>,
     dirs: Vec<PathBuf>,
     amount: Amount,
 }
 
-impl Packed {
+impl LayerWriter {
     /// The layer in a directory.
     pub(in crate::checkpoint) fn new<'a>(from: impl Into<Upper<'a>>, sink: Sink) -> Result<Self, Failure> {
         let Upper { path: from, tells } = from.into();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(from, flags, Mode::empty()).map_err(|e| Failure::at(from, e))?;
         let (seen, items) = (HashMap::new(), BTreeMap::new());
-        Ok(Self { from: dir, shown: from.to_owned(), tells, sink, seen, items, since: None })
+        Ok(Self { from: dir, display: from.to_owned(), tells, sink, seen, items, since: None })
     }
 
     /// Takes all that is there while it is being changed. Nothing happens where the filesystem does not tell of all changes.
-    pub(in crate::checkpoint) fn ahead(&mut self) -> Result<Amount, Failure> {
-        let Some(since) = tells_from(&self.from, &self.shown, self.tells)? else {
+    pub(in crate::checkpoint) fn first_pass(&mut self) -> Result<Amount, Failure> {
+        let Some(since) = tells_from(&self.from, &self.display, self.tells)? else {
             return Ok(Amount::default());
         };
         let amount = self.pass(false)?;
@@ -99,7 +100,7 @@ impl Packed {
     }
 
     /// Takes what has changed since. Nothing may change it meanwhile.
-    pub(in crate::checkpoint) fn still(&mut self) -> Result<Amount, Failure> {
+    pub(in crate::checkpoint) fn final_pass(&mut self) -> Result<Amount, Failure> {
         self.pass(true)
     }
 
@@ -128,30 +129,30 @@ impl Packed {
 }
 
 impl Pass<'_> {
-    fn unchanged(&self, path: &Path, look: &Look) -> bool {
+    fn unchanged(&self, path: &Path, look: &ObjectState) -> bool {
         self.packed.since.is_some_and(|since| look.changed.0 < since)
             && self.packed.seen.get(path) == Some(look)
     }
 
-    fn trouble(&self, e: Errno) -> Trouble {
-        if Trouble::is_passing(e) && !self.still { Trouble::Gone } else { Trouble::Io(e.into()) }
+    fn trouble(&self, e: Errno) -> CopyError {
+        if CopyError::is_passing(e) && !self.still { CopyError::Gone } else { CopyError::Io(e.into()) }
     }
 
     fn directory(&mut self, path: &Path) -> Result<(), Failure> {
-        let shown = self.packed.shown.join(path);
+        let display = self.packed.display.join(path);
         let from = match directory(&self.packed.from, path) {
             Err(e) => match self.trouble(e) {
-                Trouble::Gone => return Ok(()),
-                Trouble::Io(_) if e == Errno::NAMETOOLONG => {
-                    return Err(too_deep(&self.packed.shown));
+                CopyError::Gone => return Ok(()),
+                CopyError::Io(_) if e == Errno::NAMETOOLONG => {
+                    return Err(too_deep(&self.packed.display));
                 }
-                Trouble::Io(e) => return Err(Failure::at(&shown, e)),
+                CopyError::Io(e) => return Err(Failure::at(&display, e)),
             },
             Ok(from) => from,
         };
-        let failed = |e: Errno| Failure::at(&shown, e);
+        let failed = |e: Errno| Failure::at(&display, e);
         let stat = fstat(&from).map_err(failed)?;
-        let look = Look::of(&stat);
+        let look = ObjectState::from_stat(&stat);
         let known =
             self.packed.items.get(path.as_os_str().as_bytes()).filter(|_| self.unchanged(path, &look));
         let item = match known {
@@ -160,27 +161,27 @@ impl Pass<'_> {
         };
         match item {
             Ok(item) => self.keep(path, look, item),
-            Err(Trouble::Gone) => return Ok(()),
-            Err(Trouble::Io(e)) => return Err(Failure::at(&shown, e)),
+            Err(CopyError::Gone) => return Ok(()),
+            Err(CopyError::Io(e)) => return Err(Failure::at(&display, e)),
         }
         for name in names(from.as_fd()).map_err(failed)? {
             match self.entry(from.as_fd(), path, &name) {
-                Ok(()) | Err(Trouble::Gone) => {}
-                Err(Trouble::Io(e)) => return Err(Failure::at(&shown.join(&name), e)),
+                Ok(()) | Err(CopyError::Gone) => {}
+                Err(CopyError::Io(e)) => return Err(Failure::at(&display.join(&name), e)),
             }
         }
         Ok(())
     }
 
-    fn keep(&mut self, path: &Path, look: Look, item: Item) {
+    fn keep(&mut self, path: &Path, look: ObjectState, item: Item) {
         self.seen.insert(path.to_owned(), look);
         self.items.insert(path.as_os_str().as_bytes().to_vec(), item);
     }
 
-    fn entry(&mut self, from: BorrowedFd<'_>, dir: &Path, name: &OsStr) -> Result<(), Trouble> {
+    fn entry(&mut self, from: BorrowedFd<'_>, dir: &Path, name: &OsStr) -> Result<(), CopyError> {
         let path = dir.join(name);
         let stat = statat(from, name, AtFlags::SYMLINK_NOFOLLOW).map_err(|e| self.trouble(e))?;
-        let look = Look::of(&stat);
+        let look = ObjectState::from_stat(&stat);
         self.amount.objects += 1;
         if look.kind() == FileType::Directory {
             self.dirs.push(path);
@@ -215,7 +216,7 @@ impl Pass<'_> {
     }
 
     /// What an object is, but for what it holds.
-    fn item(&self, from: BorrowedFd<'_>, name: &OsStr, stat: &Stat) -> Result<Item, Trouble> {
+    fn item(&self, from: BorrowedFd<'_>, name: &OsStr, stat: &Stat) -> Result<Item, CopyError> {
         let path = entry(from, name);
         let mut xattrs = Vec::new();
         let mut value = vec![0; XATTR_MAX];
@@ -229,7 +230,7 @@ impl Pass<'_> {
                 }
             }
         }
-        let Look { mode, owner, device, modified, .. } = Look::of(stat);
+        let ObjectState { mode, owner, device, modified, .. } = ObjectState::from_stat(stat);
         #[allow(clippy::unnecessary_cast, reason = "types differ between architectures")]
         let accessed = (stat.st_atime as i64, stat.st_atime_nsec as i64);
         Ok(Item { mode, owner, times: [accessed, modified], device, xattrs, ..Item::default() })
@@ -239,14 +240,14 @@ impl Pass<'_> {
         &mut self,
         from: BorrowedFd<'_>,
         name: &OsStr,
-        look: &Look,
+        look: &ObjectState,
         item: &mut Item,
-    ) -> Result<(), Trouble> {
-        let flags = crate::regular::FLAGS | OFlags::NOFOLLOW;
+    ) -> Result<(), CopyError> {
+        let flags = crate::regular_file::FLAGS | OFlags::NOFOLLOW;
         let source = openat(from, name, flags, Mode::empty()).map_err(|e| self.trouble(e))?;
         let stat = fstat(&source)?;
-        if Look::of(&stat).number != look.number {
-            return if self.still { Err(Trouble::Io(Errno::STALE.into())) } else { Err(Trouble::Gone) };
+        if ObjectState::from_stat(&stat).number != look.number {
+            return if self.still { Err(CopyError::Io(Errno::STALE.into())) } else { Err(CopyError::Gone) };
         }
         item.is_partial =
             item.xattrs.iter().any(|(name, _)| PARTIAL.iter().any(|mark| mark.to_bytes() == name));
@@ -274,14 +275,14 @@ impl Pass<'_> {
 /// Fills an empty directory with a layer.
 pub(in crate::checkpoint) fn unpack(
     items: &BTreeMap<Vec<u8>, Item>,
-    source: &Unpacked,
+    source: &ObjectBytes,
     to: &Path,
 ) -> Result<(), Failure> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let top = rustix::fs::open(to, flags, Mode::empty()).map_err(|e| Failure::at(to, e))?;
-    let failed = |path: &Path, trouble: Trouble| match trouble {
-        Trouble::Io(e) => Failure::at(&to.join(path), e),
-        Trouble::Gone => Failure::at(&to.join(path), Errno::NOENT),
+    let failed = |path: &Path, trouble: CopyError| match trouble {
+        CopyError::Io(e) => Failure::at(&to.join(path), e),
+        CopyError::Gone => Failure::at(&to.join(path), Errno::NOENT),
     };
     let mut links = Vec::new();
     for (path, item) in items {
@@ -303,7 +304,7 @@ pub(in crate::checkpoint) fn unpack(
         let path = Path::new(OsStr::from_bytes(path));
         if FileType::from_raw_mode(item.mode) == FileType::Directory {
             let done = directory(&top, path)
-                .map_err(Trouble::from)
+                .map_err(CopyError::from)
                 .and_then(|dir| attributes(dir.as_fd(), OsStr::new("."), item));
             done.map_err(|e| failed(path, e))?;
         }
@@ -312,17 +313,17 @@ pub(in crate::checkpoint) fn unpack(
 }
 
 /// The directory that an object is in, and its name there.
-fn place<'a>(top: &OwnedFd, path: &'a Path) -> Result<(OwnedFd, &'a OsStr), Trouble> {
+fn place<'a>(top: &OwnedFd, path: &'a Path) -> Result<(OwnedFd, &'a OsStr), CopyError> {
     let name = path.file_name().ok_or(Errno::INVAL)?;
     Ok((directory(top, path.parent().unwrap_or(Path::new("")))?, name))
 }
 
-fn link(top: &OwnedFd, path: &Path, first: &Path) -> Result<(), Trouble> {
+fn link(top: &OwnedFd, path: &Path, first: &Path) -> Result<(), CopyError> {
     let ((to, name), (from, first)) = (place(top, path)?, place(top, first)?);
     Ok(linkat(from, first, to, name, AtFlags::empty())?)
 }
 
-fn make(top: &OwnedFd, path: &Path, item: &Item, source: &Unpacked) -> Result<(), Trouble> {
+fn make(top: &OwnedFd, path: &Path, item: &Item, source: &ObjectBytes) -> Result<(), CopyError> {
     if path.as_os_str().is_empty() {
         return Ok(());
     }
@@ -340,7 +341,7 @@ fn make(top: &OwnedFd, path: &Path, item: &Item, source: &Unpacked) -> Result<()
     attributes(dir.as_fd(), name, item)
 }
 
-fn file(dir: &OwnedFd, name: &OsStr, item: &Item, source: &Unpacked) -> Result<(), Trouble> {
+fn file(dir: &OwnedFd, name: &OsStr, item: &Item, source: &ObjectBytes) -> Result<(), CopyError> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = openat(dir, name, flags, Mode::RUSR | Mode::WUSR)?;
     let mut buffer = vec![0; PART];
@@ -368,13 +369,13 @@ fn file(dir: &OwnedFd, name: &OsStr, item: &Item, source: &Unpacked) -> Result<(
             }
         }
         if extents(&file, item.contents.size)? != wanted {
-            return Err(Trouble::Io(std::io::Error::other(crate::checkpoint::data::INEXACT)));
+            return Err(CopyError::Io(std::io::Error::other(crate::checkpoint::data::INEXACT)));
         }
     }
     Ok(())
 }
 
-fn attributes(dir: BorrowedFd<'_>, name: &OsStr, item: &Item) -> Result<(), Trouble> {
+fn attributes(dir: BorrowedFd<'_>, name: &OsStr, item: &Item) -> Result<(), CopyError> {
     let (uid, gid) = (Uid::from_raw(item.owner.0), Gid::from_raw(item.owner.1));
     chownat(dir, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
     if FileType::from_raw_mode(item.mode) != FileType::Symlink {

@@ -1,24 +1,25 @@
 //! Layers that change between the two passes, put into a store and taken out again, compared by what everybody can see.
 
 use super::*;
-use crate::checkpoint::compress::Compress;
+use crate::checkpoint::compression::Compress;
 use crate::checkpoint::delta::tests::{apply, listing, op};
 use crate::checkpoint::object::format::{Index, read};
 use crate::checkpoint::object::map::Map;
 use crate::checkpoint::object::sink::tests::ToMemory;
-use crate::checkpoint::object::sink::{How, Writing};
-use crate::checkpoint::object::stored::InMemory;
+use crate::checkpoint::object::sink::{WriteOptions, WritePipeline};
+use crate::checkpoint::object::storage::MemorySource;
 use proptest::prelude::*;
 use rustix::fs::syncfs;
 use std::fs;
 use std::time::Duration;
 
-fn writing(compress: Compress) -> Writing<ToMemory> {
-    Writing::begin(ToMemory::new(usize::MAX), How { compress, ..How::default() }).unwrap()
+fn writing(compress: Compress) -> WritePipeline<ToMemory> {
+    WritePipeline::begin(ToMemory::new(usize::MAX), WriteOptions { compress, ..WriteOptions::default() })
+        .unwrap()
 }
 
 /// The object of a layer that has been taken.
-fn kept(packed: &Packed, writing: Writing<ToMemory>) -> (Vec<u8>, Map) {
+fn kept(packed: &LayerWriter, writing: WritePipeline<ToMemory>) -> (Vec<u8>, Map) {
     let index = Index { layer: packed.items().clone(), ..Index::default() };
     let bytes = postcard::to_stdvec(&index).unwrap();
     assert_eq!(read::<Index>(&bytes, 1 << 20).as_ref(), Some(&index));
@@ -26,7 +27,7 @@ fn kept(packed: &Packed, writing: Writing<ToMemory>) -> (Vec<u8>, Map) {
     (out.bytes, map)
 }
 
-fn long_ago(packed: &mut Packed) {
+fn long_ago(packed: &mut LayerWriter) {
     if let Some(since) = &mut packed.since {
         *since += 3600;
     }
@@ -46,16 +47,16 @@ proptest! {
         fs::create_dir(&to).unwrap();
         before.iter().for_each(|op| apply(&from, op));
         let writing = writing(if zstd { Compress::Zstd(1) } else { Compress::None });
-        let mut packed = Packed::new(&from, writing.sink().clone()).unwrap();
+        let mut packed = LayerWriter::new(&from, writing.sink().clone()).unwrap();
         if ahead {
-            packed.ahead().unwrap();
+            packed.first_pass().unwrap();
             long_ago(&mut packed);
             std::thread::sleep(Duration::from_millis(10));
         }
         after.iter().for_each(|op| apply(&from, op));
-        packed.still().unwrap();
+        packed.final_pass().unwrap();
         let (bytes, map) = kept(&packed, writing);
-        let bytes = Unpacked::new((Box::new(InMemory(bytes)), &map), Vec::new()).unwrap();
+        let bytes = ObjectBytes::new((Box::new(MemorySource(bytes)), &map), Vec::new()).unwrap();
         unpack(packed.items(), &bytes, &to).unwrap();
         // Blocks that are not on disk yet are counted in different ways.
         syncfs(fs::File::open(&to).unwrap()).unwrap();
@@ -71,17 +72,17 @@ fn what_has_not_changed_is_not_taken_again() {
     fs::write(from.join("dir/large"), vec![1; 6 << 20]).unwrap();
     fs::write(from.join("dir/other"), vec![1; 1 << 20]).unwrap();
     let writing = writing(Compress::None);
-    let mut packed = Packed::new(&from, writing.sink().clone()).unwrap();
-    let first = packed.ahead().unwrap();
+    let mut packed = LayerWriter::new(&from, writing.sink().clone()).unwrap();
+    let first = packed.first_pass().unwrap();
     if first.objects == 0 {
         println!("SKIPPED: the filesystem of /var/tmp does not tell of all changes");
         return;
     }
     assert_eq!((first.objects, first.copied), (3, 2));
     long_ago(&mut packed);
-    assert_eq!(packed.still().unwrap(), Amount { objects: 3, copied: 0, bytes: 0 });
+    assert_eq!(packed.final_pass().unwrap(), Amount { objects: 3, copied: 0, bytes: 0 });
     fs::write(from.join("dir/other"), "x").unwrap();
-    assert_eq!(packed.still().unwrap(), Amount { objects: 3, copied: 1, bytes: 1 });
+    assert_eq!(packed.final_pass().unwrap(), Amount { objects: 3, copied: 1, bytes: 1 });
     let (bytes, _) = kept(&packed, writing);
     assert_eq!(bytes.len(), (7 << 20) + 4096);
 }
@@ -93,7 +94,7 @@ fn no_path_leads_out() {
     let (to, secret) = (dir.path().join("to"), dir.path().join("secret"));
     fs::create_dir(&to).unwrap();
     fs::create_dir(&secret).unwrap();
-    let bytes = Unpacked::plain(Box::new(InMemory(Vec::new())), 0);
+    let bytes = ObjectBytes::plain(Box::new(MemorySource(Vec::new())), 0);
     let plain = Item { mode: 0o100_600, ..Item::default() };
     let to_secret =
         Item { mode: 0o120_777, target: secret.as_os_str().as_bytes().to_vec(), ..Item::default() };

@@ -11,7 +11,7 @@
 //!
 //! What is read may have been put there by anybody: every number is checked against the others before it is used.
 
-use super::bounded;
+use super::parse_budget;
 use crate::container::plain_name;
 use serde::{Deserialize, Serialize};
 
@@ -59,15 +59,15 @@ pub(in crate::checkpoint) struct Map {
     /// Drawn when the object was made.
     pub(in crate::checkpoint) id: [u8; 16],
     /// The nearest one first.
-    #[serde(deserialize_with = "bounded::list")]
+    #[serde(deserialize_with = "parse_budget::list")]
     pub(in crate::checkpoint) parents: Vec<Parent>,
     /// Bytes that were put. The last granule is filled up with zeros.
     pub(super) size: u64,
-    #[serde(deserialize_with = "bounded::list")]
+    #[serde(deserialize_with = "parse_budget::list")]
     pub(super) extents: Vec<Extent>,
-    #[serde(deserialize_with = "bounded::list")]
+    #[serde(deserialize_with = "parse_budget::list")]
     pub(super) frames: Vec<Frame>,
-    #[serde(deserialize_with = "bounded::list")]
+    #[serde(deserialize_with = "parse_budget::list")]
     pub(super) hashes: Vec<Hash>,
 }
 

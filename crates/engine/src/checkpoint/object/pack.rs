@@ -1,7 +1,7 @@
 //! Bytes become frames and a map of them: granules that an object before has are left out, and the others are packed.
 
 use super::map::{Extent, FRAME, Frame, GRANULE, Hash, Map, Parent};
-use crate::checkpoint::compress::{Compress, FAST};
+use crate::checkpoint::compression::{Compress, FAST};
 use crc_fast::crc32_iscsi;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
@@ -22,7 +22,7 @@ pub(super) fn hash(granule: &[u8]) -> Hash {
 /// Packs bytes as for an object, in vain: how many are left.
 pub(in crate::checkpoint) fn tried(bytes: &[u8]) -> io::Result<usize> {
     let mut frames = Vec::with_capacity(bytes.len());
-    let mut packer = Packer::new(Compress::Zstd(FAST), Known::default(), [0; 16])?;
+    let mut packer = Packer::new(Compress::Zstd(FAST), ParentGranules::default(), [0; 16])?;
     packer.put(bytes, true, &mut frames)?;
     packer.finish(true, &mut frames)?;
     Ok(frames.len())
@@ -30,16 +30,16 @@ pub(in crate::checkpoint) fn tried(bytes: &[u8]) -> io::Result<usize> {
 
 /// Granules of objects that are there already.
 #[derive(Debug, Default)]
-pub(in crate::checkpoint) struct Known {
+pub(in crate::checkpoint) struct ParentGranules {
     parents: Vec<Parent>,
     hashes: Vec<Vec<Hash>>,
     /// Which object has it, and as its which granule.
     places: HashMap<Hash, (u32, u64)>,
 }
 
-impl Known {
+impl ParentGranules {
     /// Those of an object, and of the ones that it needs itself, the nearest first.
-    pub(in crate::checkpoint) fn of(all: impl IntoIterator<Item = (Parent, Map)>) -> Self {
+    pub(in crate::checkpoint) fn from_parents(all: impl IntoIterator<Item = (Parent, Map)>) -> Self {
         let mut known = Self::default();
         for (parent, map) in all {
             known.parents.push(parent);
@@ -68,7 +68,7 @@ impl Known {
 
 /// An object's bytes on their way into frames.
 pub(super) struct Packer {
-    known: Known,
+    known: ParentGranules,
     compress: Compress,
     zstd: Compressor<'static>,
     map: Map,
@@ -79,7 +79,7 @@ pub(super) struct Packer {
 
 impl Packer {
     /// `id`: the object's.
-    pub(super) fn new(compress: Compress, known: Known, id: [u8; 16]) -> io::Result<Self> {
+    pub(super) fn new(compress: Compress, known: ParentGranules, id: [u8; 16]) -> io::Result<Self> {
         let level = if let Compress::Zstd(level) = compress { level } else { FAST };
         let parents = known.parents.clone();
         Ok(Self {

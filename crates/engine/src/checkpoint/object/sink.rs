@@ -8,9 +8,9 @@
 //! costs no time and leaves the device less to do; when the device waits for us, it gets bytes as they are.
 
 use super::map::{GRANULE, Map, Parent};
-use super::pack::{Known, Packer};
-use super::stored::{Out, Refusal, errno};
-use crate::checkpoint::compress::Compress;
+use super::pack::{Packer, ParentGranules};
+use super::storage::{ByteSink, Refusal, errno};
+use crate::checkpoint::compression::Compress;
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -76,7 +76,7 @@ enum End {
 type Thread<T> = Option<JoinHandle<Result<T, Refusal>>>;
 
 /// The object that is being written.
-pub(in crate::checkpoint) struct Writing<O> {
+pub(in crate::checkpoint) struct WritePipeline<O> {
     sink: Sink,
     packing: Thread<Map>,
     writing: Thread<O>,
@@ -84,13 +84,13 @@ pub(in crate::checkpoint) struct Writing<O> {
 
 /// How an object is made.
 #[derive(Debug, Default)]
-pub(in crate::checkpoint) struct How {
+pub(in crate::checkpoint) struct WriteOptions {
     pub(in crate::checkpoint) compress: Compress,
     /// What is in other objects already.
-    pub(in crate::checkpoint) known: Known,
+    pub(in crate::checkpoint) known: ParentGranules,
 }
 
-impl How {
+impl WriteOptions {
     /// The objects that are needed, the nearest first.
     pub(in crate::checkpoint) fn parents(&self) -> &[Parent] {
         self.known.parents()
@@ -109,14 +109,18 @@ fn available() -> Option<u64> {
     line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-impl<O: Out> Writing<O> {
+impl<O: ByteSink> WritePipeline<O> {
     /// Begins an object.
-    pub(in crate::checkpoint) fn begin(out: O, how: How) -> io::Result<Self> {
+    pub(in crate::checkpoint) fn begin(out: O, how: WriteOptions) -> io::Result<Self> {
         let most = (available().unwrap_or(0) / OF_AVAILABLE).clamp(*WAITING.start(), *WAITING.end());
         Self::with_room(out, most as usize / PART, how)
     }
 
-    pub(super) fn with_room(out: O, most: usize, How { compress, known }: How) -> io::Result<Self> {
+    pub(super) fn with_room(
+        out: O,
+        most: usize,
+        WriteOptions { compress, known }: WriteOptions,
+    ) -> io::Result<Self> {
         let mut id = [0; 16];
         rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::empty())?;
         let packer = Packer::new(compress, known, id)?;
@@ -154,7 +158,7 @@ impl<O: Out> Writing<O> {
     }
 }
 
-impl<O> Drop for Writing<O> {
+impl<O> Drop for WritePipeline<O> {
     /// What was written is no object without its name.
     fn drop(&mut self) {
         self.sink.shared.state.lock().end.get_or_insert(End::GivenUp);
@@ -206,7 +210,7 @@ impl Sink {
     }
 
     /// Waits until no more is on its way than half of what may be.
-    pub(super) fn room(&self) {
+    pub(super) fn wait_for_space(&self) {
         let mut state = self.shared.state.lock();
         while state.waiting.len() > self.shared.most / 2 && state.failed.is_none() && state.end.is_none() {
             self.shared.changed.wait(&mut state);
@@ -290,7 +294,7 @@ impl Shared {
     }
 
     /// Writes what was packed until there is an end.
-    fn write<O: Out>(&self, mut out: O) -> io::Result<O> {
+    fn write<O: ByteSink>(&self, mut out: O) -> io::Result<O> {
         loop {
             let mut state = self.state.lock();
             let (frames, hurry) = loop {

@@ -3,8 +3,8 @@
 use super::*;
 use crate::checkpoint::object::format::read;
 use crate::checkpoint::object::map::Parent;
-use crate::checkpoint::object::stored::{InMemory, Stored};
-use crate::checkpoint::object::unpack::Unpacked;
+use crate::checkpoint::object::storage::{ByteSource, MemorySource};
+use crate::checkpoint::object::unpack::ObjectBytes;
 use proptest::prelude::*;
 
 /// Takes so many bytes, and no more.
@@ -20,7 +20,7 @@ impl ToMemory {
     }
 }
 
-impl Out for ToMemory {
+impl ByteSink for ToMemory {
     fn write(&mut self, bytes: &[u8], _: bool) -> io::Result<()> {
         if self.bytes.len() + bytes.len() > self.most {
             return Err(Errno::NOSPC.into());
@@ -29,27 +29,27 @@ impl Out for ToMemory {
         Ok(())
     }
 
-    fn settle(&mut self) -> io::Result<()> {
+    fn sync(&mut self) -> io::Result<()> {
         Ok(())
     }
 }
 
-fn how(compress: Compress) -> How {
-    How { compress, known: Known::default() }
+fn how(compress: Compress) -> WriteOptions {
+    WriteOptions { compress, known: ParentGranules::default() }
 }
 
-fn stored(bytes: Vec<u8>) -> Box<dyn Stored> {
-    Box::new(InMemory(bytes))
+fn stored(bytes: Vec<u8>) -> Box<dyn ByteSource> {
+    Box::new(MemorySource(bytes))
 }
 
 /// Objects of these bytes, each the next one's parent: how many bytes each takes, and what was put into the last one.
-fn chain(all: &[Vec<u8>], compress: Compress) -> (Vec<usize>, Unpacked) {
+fn chain(all: &[Vec<u8>], compress: Compress) -> (Vec<usize>, ObjectBytes) {
     let mut made: Vec<(Vec<u8>, Map)> = Vec::new();
     for bytes in all {
         let known = made.iter().enumerate().rev();
         let known = known.map(|(at, (_, map))| (Parent { name: format!("n{at}"), id: map.id }, map.clone()));
-        let how = How { compress, known: Known::of(known) };
-        let writing = Writing::with_room(ToMemory::new(usize::MAX), 1, how).unwrap();
+        let how = WriteOptions { compress, known: ParentGranules::from_parents(known) };
+        let writing = WritePipeline::with_room(ToMemory::new(usize::MAX), 1, how).unwrap();
         assert_eq!(writing.sink().put(bytes), Ok(0));
         let (out, map) = writing.finish().unwrap();
         assert!(map.is_right(out.bytes.len() as u64), "{map:?}");
@@ -60,14 +60,14 @@ fn chain(all: &[Vec<u8>], compress: Compress) -> (Vec<usize>, Unpacked) {
     let sizes = made.iter().map(|(bytes, _)| bytes.len()).collect();
     let (own, map) = made.pop().unwrap();
     let parents = made.into_iter().rev().map(|(bytes, map)| (stored(bytes), map)).collect();
-    (sizes, Unpacked::new((stored(own), &map), parents).unwrap())
+    (sizes, ObjectBytes::new((stored(own), &map), parents).unwrap())
 }
 
 #[test]
 fn bytes_are_where_it_says_whoever_brings_them() {
     for compress in [Compress::Auto, Compress::None, Compress::Zstd(1)] {
         // Room for one part, so that those who bring them wait.
-        let writing = Writing::with_room(ToMemory::new(usize::MAX), 1, how(compress)).unwrap();
+        let writing = WritePipeline::with_room(ToMemory::new(usize::MAX), 1, how(compress)).unwrap();
         let places: Vec<(u8, u64, usize)> = std::thread::scope(|scope| {
             let bring = |byte: u8| {
                 let sink = writing.sink().clone();
@@ -81,7 +81,7 @@ fn bytes_are_where_it_says_whoever_brings_them() {
         });
         let (out, map) = writing.finish().unwrap();
         assert_eq!(out.bytes.len() as u64, map.stored());
-        let bytes = Unpacked::new((stored(out.bytes), &map), Vec::new()).unwrap();
+        let bytes = ObjectBytes::new((stored(out.bytes), &map), Vec::new()).unwrap();
         for (byte, from, len) in places {
             assert!(len < GRANULE || from.is_multiple_of(GRANULE as u64));
             let mut found = vec![0; len];
@@ -93,7 +93,7 @@ fn bytes_are_where_it_says_whoever_brings_them() {
 
 #[test]
 fn a_full_device_is_said_and_nobody_waits_for_it() {
-    let writing = Writing::with_room(ToMemory::new(10 << 20), 1, how(Compress::None)).unwrap();
+    let writing = WritePipeline::with_room(ToMemory::new(10 << 20), 1, how(Compress::None)).unwrap();
     let sink = writing.sink().clone();
     let part = vec![7; PART];
     let refused = (0..100).find_map(|_| sink.put(&part).err());
@@ -102,7 +102,7 @@ fn a_full_device_is_said_and_nobody_waits_for_it() {
     assert!(sink.failed().is_some_and(|refusal| says_full(&refusal)));
     assert!(writing.finish().is_err_and(|refusal| says_full(&refusal)));
     // One that is given up is not there, and takes nothing more.
-    let writing = Writing::begin(ToMemory::new(usize::MAX), how(Compress::Auto)).unwrap();
+    let writing = WritePipeline::begin(ToMemory::new(usize::MAX), how(Compress::Auto)).unwrap();
     let sink = writing.sink().clone();
     sink.put(&part).unwrap();
     drop(writing);
@@ -112,14 +112,14 @@ fn a_full_device_is_said_and_nobody_waits_for_it() {
 /// Writes when it is told to.
 struct Slow(std::sync::mpsc::Receiver<()>, usize);
 
-impl Out for Slow {
+impl ByteSink for Slow {
     fn write(&mut self, bytes: &[u8], _: bool) -> io::Result<()> {
         let _ = self.0.recv();
         self.1 += bytes.len();
         Ok(())
     }
 
-    fn settle(&mut self) -> io::Result<()> {
+    fn sync(&mut self) -> io::Result<()> {
         Ok(())
     }
 }
@@ -129,7 +129,7 @@ impl Out for Slow {
 fn packing_is_done_while_something_waits_for_the_device() {
     let parts = 100;
     let (go, waits) = std::sync::mpsc::channel();
-    let writing = Writing::with_room(Slow(waits, 0), parts, how(Compress::Auto)).unwrap();
+    let writing = WritePipeline::with_room(Slow(waits, 0), parts, how(Compress::Auto)).unwrap();
     for _ in 0..parts {
         writing.sink().put(&vec![7; PART]).unwrap();
     }
@@ -147,7 +147,7 @@ fn packing_is_done_while_something_waits_for_the_device() {
     // A device that is done before more comes.
     let (go, waits) = std::sync::mpsc::channel();
     drop(go);
-    let writing = Writing::with_room(Slow(waits, 0), parts, how(Compress::Auto)).unwrap();
+    let writing = WritePipeline::with_room(Slow(waits, 0), parts, how(Compress::Auto)).unwrap();
     let shared = Arc::clone(&writing.sink().shared);
     for _ in 0..20 {
         writing.sink().put(&vec![7; PART]).unwrap();
@@ -205,11 +205,11 @@ proptest! {
 /// What does not fit together is refused when it is read, and no frame is unpacked to more than it may.
 #[test]
 fn frames_that_are_not_what_was_written_are_refused() {
-    let writing = Writing::with_room(ToMemory::new(usize::MAX), 1, how(Compress::Zstd(3))).unwrap();
+    let writing = WritePipeline::with_room(ToMemory::new(usize::MAX), 1, how(Compress::Zstd(3))).unwrap();
     writing.sink().put(&vec![7; 3 << 20]).unwrap();
     let (out, map) = writing.finish().unwrap();
     let read = |bytes: Vec<u8>, map: &Map| {
-        Unpacked::new((stored(bytes), map), Vec::new()).unwrap().read_exact(0, &mut vec![0; 1 << 20])
+        ObjectBytes::new((stored(bytes), map), Vec::new()).unwrap().read_exact(0, &mut vec![0; 1 << 20])
     };
     read(out.bytes.clone(), &map).unwrap();
     let said = |result: io::Result<()>| result.unwrap_err().to_string();
@@ -232,5 +232,5 @@ fn frames_that_are_not_what_was_written_are_refused() {
     beyond.parents.push(Parent { name: "one".into(), id: [0; 16] });
     beyond.extents[0].of = 1;
     beyond.extents[0].from = 1;
-    assert!(Unpacked::new((stored(Vec::new()), &beyond), vec![(stored(out.bytes), map)]).is_none());
+    assert!(ObjectBytes::new((stored(Vec::new()), &beyond), vec![(stored(out.bytes), map)]).is_none());
 }

@@ -1,7 +1,7 @@
 //! Reading what was put into an object, at any place of it: from its own frames, and from those of the objects that it needs.
 
 use super::map::{Extent, FRAME, Frame, GRANULE, Map};
-use super::stored::Stored;
+use super::storage::ByteSource;
 use crc_fast::crc32_iscsi;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -14,7 +14,7 @@ const CACHED: usize = 16;
 
 /// What was put into an object.
 #[derive(Debug)]
-pub(in crate::checkpoint) struct Unpacked {
+pub(in crate::checkpoint) struct ObjectBytes {
     /// None: bytes are in the object as they were put, as version 1 has it.
     extents: Option<Vec<(u64, Extent)>>,
     size: u64,
@@ -25,7 +25,7 @@ pub(in crate::checkpoint) struct Unpacked {
 /// One object's own granules.
 #[derive(Debug)]
 struct Part {
-    stored: Box<dyn Stored>,
+    stored: Box<dyn ByteSource>,
     /// Where each frame is, and how many bytes it unpacks to.
     frames: Vec<(u64, Frame, usize)>,
     granules: u64,
@@ -49,7 +49,7 @@ fn damaged(why: &str) -> io::Error {
 }
 
 impl Part {
-    fn new(stored: Box<dyn Stored>, map: &Map) -> Self {
+    fn new(stored: Box<dyn ByteSource>, map: &Map) -> Self {
         let mut at = 0;
         let place = |(number, frame): (usize, &Frame)| {
             let from = at;
@@ -113,15 +113,18 @@ impl Part {
     }
 }
 
-impl Unpacked {
+impl ObjectBytes {
     /// An object whose bytes are as they were put, up to `size`.
-    pub(super) fn plain(stored: Box<dyn Stored>, size: u64) -> Self {
+    pub(super) fn plain(stored: Box<dyn ByteSource>, size: u64) -> Self {
         let part = Part { stored, frames: Vec::new(), granules: 0, cache: Mutex::default() };
         Self { extents: None, size, parts: vec![part] }
     }
 
     /// An object and those that it needs, in the order of its map. None: one of them is too short for it.
-    pub(super) fn new(own: (Box<dyn Stored>, &Map), parents: Vec<(Box<dyn Stored>, Map)>) -> Option<Self> {
+    pub(super) fn new(
+        own: (Box<dyn ByteSource>, &Map),
+        parents: Vec<(Box<dyn ByteSource>, Map)>,
+    ) -> Option<Self> {
         let mut at = 0;
         let place = |extent: &Extent| {
             let from = at;

@@ -2,18 +2,21 @@
 //!
 //! The store gives an object its name when all of it is there, in one step, and a former one of that name is gone in the same step. So there
 //! is nothing unfinished to be found and swept. Removing one empties its zones, without copying. Where a mount has its upper layer in the store,
-//! its service does for this command what must be done by whoever has the store open (`opened`).
+//! its service does for this command what must be done by whoever has the store open (`store_access`).
 
-mod opened;
-mod pacing;
+mod pacer;
+mod store_access;
 
-use self::opened::{Closed, Image, Opened};
-use self::pacing::{Pacing, pacing};
+use self::pacer::{StorePacer, pacing};
+use self::store_access::{Image, StoreAccess, StoreUnavailable};
 use super::chain;
 use super::delta::Upper;
-use super::manner::Manner;
-use super::object::{Ends, Gathering, How, KeptObject, Known, Looked, Made, Out, Refusal, Stored};
-use super::record::{Listed, Record};
+use super::object::{
+    ByteSink, ByteSource, Destination, ObjectCheckpointWriter, ObjectInfo, ObjectReader, ObjectWriter,
+    ParentGranules, Refusal, WriteOptions,
+};
+use super::options::CheckpointOptions;
+use super::record::{CheckpointEntry, Record};
 use crate::container::plain_name;
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -49,7 +52,7 @@ impl Zoned {
         Ok(Some(Self { device: Path::new(OsStr::from_bytes(device)).to_owned(), option }))
     }
 
-    fn shown(&self) -> String {
+    fn display(&self) -> String {
         format!("zoned:{}", self.device.display())
     }
 
@@ -57,52 +60,54 @@ impl Zoned {
     fn own(&self, access: Access) -> Result<(), Failure> {
         // Whether it is there is for whoever opens it.
         let Ok(meta) = fs::metadata(&self.device) else { return Ok(()) };
-        let (shown, mode) = (self.device.display(), meta.mode());
+        let (display, mode) = (self.device.display(), meta.mode());
         let why = if meta.uid() != rustix::process::geteuid().as_raw() {
             format!("it belongs to user {}; give one of your own", meta.uid())
         } else if mode & 0o002 != 0 {
-            format!("everybody can write to it; chmod o-rwx {shown}, or give another")
+            format!("everybody can write to it; chmod o-rwx {display}, or give another")
         } else if mode & 0o004 != 0 && access == Access::Write {
-            format!("everybody can read it, and images hold secrets; chmod o-rwx {shown}, or give another")
+            format!("everybody can read it, and images hold secrets; chmod o-rwx {display}, or give another")
         } else {
             return Ok(());
         };
-        Err(Failure::input(format!("{}{}: {why}", self.option, self.shown())))
+        Err(Failure::input(format!("{}{}: {why}", self.option, self.display())))
     }
 
-    fn open(&self, access: Access) -> Result<Opened, Failure> {
+    fn open(&self, access: Access) -> Result<StoreAccess, Failure> {
         self.own(access)?;
-        Opened::open(&self.device, access).map_err(|closed| match closed {
-            Closed::Refused(why) => why.of(format!("{}zoned", self.option)),
-            Closed::Busy(why) => Failure::system(format!("{}{}", self.option, self.shown())).because(why),
+        StoreAccess::open(&self.device, access).map_err(|closed| match closed {
+            StoreUnavailable::Refused(why) => why.context(format!("{}zoned", self.option)),
+            StoreUnavailable::Busy(why) => {
+                Failure::system(format!("{}{}", self.option, self.display())).because(why)
+            }
         })
     }
 
     /// The store, if there is a checkpoint of this name.
-    fn having(&self, name: &str) -> Result<Opened, Failure> {
+    fn having(&self, name: &str) -> Result<StoreAccess, Failure> {
         let object = object(plain_name("checkpoint", name)?);
         let store = self.open(Access::Read)?;
-        let shown = format!("{}/{name}", self.shown());
+        let display = format!("{}/{name}", self.display());
         match store.size(&object).map_err(|e| self.failed(e))? {
             Some(_) => Ok(store),
             None => Err(Failure::input(format!(
-                "{shown}: no checkpoint of this name; vellum checkpoints list {} shows all",
-                self.shown()
+                "{display}: no checkpoint of this name; vellum checkpoints list {} shows all",
+                self.display()
             ))),
         }
     }
 
     /// All that are there, by name.
-    pub(super) fn list(&self) -> Result<Vec<Listed>, Failure> {
+    pub(super) fn list(&self) -> Result<Vec<CheckpointEntry>, Failure> {
         self.list_of(&self.open(Access::Read)?)
     }
 
-    fn list_of(&self, store: &Opened) -> Result<Vec<Listed>, Failure> {
+    fn list_of(&self, store: &StoreAccess) -> Result<Vec<CheckpointEntry>, Failure> {
         let one = |(name, _): (Vec<u8>, u64)| {
             let name = std::str::from_utf8(&name).ok()?.strip_prefix(PREFIX)?;
             let name = plain_name("checkpoint", name).ok()?.to_owned();
-            let record = self.look(store, &name).and_then(|looked| looked.record());
-            Some(Listed { name, record })
+            let record = self.look(store, &name).and_then(|object_info| object_info.record());
+            Some(CheckpointEntry { name, record })
         };
         let all = store.list().map_err(|e| self.failed(e))?;
         Ok(all.into_iter().filter_map(one).collect())
@@ -115,15 +120,15 @@ impl Zoned {
     }
 
     /// Looks at one that is there.
-    fn look(&self, store: &Opened, name: &str) -> Result<Looked, Failure> {
-        let (name, shown) = (object(name), format!("{}/{name}", self.shown()));
+    fn look(&self, store: &StoreAccess, name: &str) -> Result<ObjectInfo, Failure> {
+        let (name, display) = (object(name), format!("{}/{name}", self.display()));
         let size = store.size(&name).and_then(|size| size.ok_or_else(|| io_error(Error::NotFound)));
-        let size = size.map_err(|e| Failure::system(shown.clone()).because(e))?;
-        Looked::at(Box::new(InStore { store: store.clone(), name, size }), &shown)
+        let size = size.map_err(|e| Failure::system(display.clone()).because(e))?;
+        ObjectInfo::at(Box::new(StoreObject { store: store.clone(), name, size }), &display)
     }
 
     /// Looks at one that may be there.
-    fn look_for(&self, store: &Opened, name: &str) -> Result<Option<Looked>, Failure> {
+    fn look_for(&self, store: &StoreAccess, name: &str) -> Result<Option<ObjectInfo>, Failure> {
         match store.size(&object(name)).map_err(|e| self.failed(e))? {
             Some(_) => self.look(store, name).map(Some),
             None => Ok(None),
@@ -131,13 +136,14 @@ impl Zoned {
     }
 
     /// One, to be restored.
-    pub(super) fn find(&self, name: &str) -> Result<(KeptObject, Record), Failure> {
+    pub(super) fn find(&self, name: &str) -> Result<(ObjectReader, Record), Failure> {
         let store = self.having(name)?;
-        let looked = self.look(&store, name)?;
-        let record = looked.record()?;
-        let shown = format!("{}/{name}", self.shown());
-        let parents = chain::needed(looked.map()?.as_ref(), &shown, &|name| self.look_for(&store, name))?;
-        Ok((KeptObject::new(looked, parents, &shown)?, record))
+        let object_info = self.look(&store, name)?;
+        let record = object_info.record()?;
+        let display = format!("{}/{name}", self.display());
+        let parents =
+            chain::needed(object_info.map()?.as_ref(), &display, &|name| self.look_for(&store, name))?;
+        Ok((ObjectReader::new(object_info, parents, &display)?, record))
     }
 
     /// Removes some, if all are there. Their zones are empty afterwards.
@@ -151,7 +157,7 @@ impl Zoned {
         for name in &names {
             store.remove(&object(name)).map_err(|e| self.failed(e))?;
         }
-        store.settle().map_err(|e| self.failed(e))
+        store.sync().map_err(|e| self.failed(e))
     }
 
     fn failed(&self, error: io::Error) -> Failure {
@@ -161,35 +167,36 @@ impl Zoned {
     /// Why bytes are not taken.
     fn refused(&self, refusal: &Refusal) -> Failure {
         if refusal.raw_os_error() == Some(Errno::NOSPC.raw_os_error()) {
-            return Failure::system(format!("{}: the device is full", self.shown()))
-                .remedy(format!("vellum checkpoints delete {} NAME makes room", self.shown()));
+            return Failure::system(format!("{}: the device is full", self.display()))
+                .remedy(format!("vellum checkpoints delete {} NAME makes room", self.display()));
         }
-        Failure::system(self.shown()).because(refusal)
+        Failure::system(self.display()).because(refusal)
     }
 
     /// Begins one of the upper layer in a directory; what is needed for a moment is made beside.
     pub(super) fn making(
         &self,
         name: &str,
-        (upper, beside): (Upper<'_>, &Path),
-        manner: &Manner,
-    ) -> Result<Made<There>, Failure> {
+        (upper, scratch): (Upper<'_>, &Path),
+        manner: &CheckpointOptions,
+    ) -> Result<ObjectCheckpointWriter<StoreDestination>, Failure> {
         let name = plain_name("--name", name)?;
         let store = self.open(Access::Write)?;
         chain::free(&self.list_of(&store)?, &[name.to_owned()])?;
         let known = match &manner.parent {
-            Some(parent) => chain::known(parent, name, &|name| self.look_for(&store, name))?,
-            None => Known::default(),
+            Some(parent) => chain::parent_granules(parent, name, &|name| self.look_for(&store, name))?,
+            None => ParentGranules::default(),
         };
         let pacing = pacing(manner.pace.unwrap_or_default(), &self.device, &store);
         let image = store.image().map_err(|e| self.failed(e))?;
-        let how = How { compress: manner.compress, known };
-        let path = PathBuf::from(format!("{}/{name}", self.shown()));
+        let how = WriteOptions { compress: manner.compress, known };
+        let path = PathBuf::from(format!("{}/{name}", self.display()));
         let zoned = self.clone();
-        let says = Box::new(move |refusal: &Refusal| zoned.refused(refusal));
-        let gathering = Gathering::begin(ToStore { image, pacing }, how, (upper, beside), &path, says)?;
-        let there = There { zoned: self.clone(), store, object: object(name), path };
-        Ok(Made::new(gathering, beside, there))
+        let explain = Box::new(move |refusal: &Refusal| zoned.refused(refusal));
+        let object_writer =
+            ObjectWriter::begin(ToStore { image, pacing }, how, (upper, scratch), &path, explain)?;
+        let there = StoreDestination { zoned: self.clone(), store, object: object(name), path };
+        Ok(ObjectCheckpointWriter::new(object_writer, scratch, there))
     }
 }
 
@@ -207,13 +214,13 @@ fn io_error(error: Error) -> io::Error {
 
 /// An object in a store.
 #[derive(Debug)]
-struct InStore {
-    store: Opened,
+struct StoreObject {
+    store: StoreAccess,
     name: Vec<u8>,
     size: u64,
 }
 
-impl Stored for InStore {
+impl ByteSource for StoreObject {
     fn size(&self) -> u64 {
         self.size
     }
@@ -234,10 +241,10 @@ impl Stored for InStore {
 /// Bytes on their way to a store, at a pace.
 pub(super) struct ToStore {
     image: Image,
-    pacing: Pacing,
+    pacing: StorePacer,
 }
 
-impl Out for ToStore {
+impl ByteSink for ToStore {
     fn write(&mut self, bytes: &[u8], hurry: bool) -> io::Result<()> {
         for part in bytes.chunks(PART) {
             if hurry {
@@ -251,34 +258,34 @@ impl Out for ToStore {
         Ok(())
     }
 
-    fn settle(&mut self) -> io::Result<()> {
-        self.pacing.settle()
+    fn sync(&mut self) -> io::Result<()> {
+        self.pacing.sync()
     }
 }
 
 /// A place in a store for a checkpoint that is being made.
-pub(super) struct There {
+pub(super) struct StoreDestination {
     zoned: Zoned,
     // After what writes to it.
-    store: Opened,
+    store: StoreAccess,
     object: Vec<u8>,
     path: PathBuf,
 }
 
-impl Ends for There {
+impl Destination for StoreDestination {
     type To = ToStore;
 
     fn end(self, whole: ToStore) -> Result<PathBuf, Failure> {
         whole.image.commit(&self.object).map_err(|e| self.zoned.failed(e))?;
         // That the zones of one that was replaced are empty is to be found by whoever looks next.
-        self.store.settle().map_err(|e| self.zoned.failed(e))?;
+        self.store.sync().map_err(|e| self.zoned.failed(e))?;
         Ok(self.path)
     }
 
-    fn given_up(self) {
+    fn abandon(self) {
         // So that its zones are empty at once; otherwise whoever opens the store next empties them.
-        if let Err(e) = self.store.settle() {
-            tracing::debug!("{}: {e}", self.zoned.shown());
+        if let Err(e) = self.store.sync() {
+            tracing::debug!("{}: {e}", self.zoned.display());
         }
     }
 }
@@ -286,25 +293,25 @@ impl Ends for There {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::compress::Compress;
-    use crate::checkpoint::object::Writing;
+    use crate::checkpoint::compression::Compress;
+    use crate::checkpoint::object::WritePipeline;
     use std::os::unix::fs::PermissionsExt;
     use std::sync::Arc;
     use vellum_zoned::device::Conventional;
     use vellum_zoned::device::ZonedDevice;
     use vellum_zoned::store::{Placement, Store};
 
-    fn store(zones: u32) -> (Store, Opened) {
+    fn store(zones: u32) -> (Store, StoreAccess) {
         let device = Conventional::create(tempfile::tempfile().unwrap(), 4096, zones, 256).unwrap();
         let device: Arc<dyn ZonedDevice> = Arc::new(device);
         let store = Store::format(Arc::clone(&device), Placement::NONE).unwrap();
-        (store.clone(), Opened::Own(store, device))
+        (store.clone(), StoreAccess::Own(store, device))
     }
 
-    fn writing(store: &Opened) -> Writing<ToStore> {
+    fn writing(store: &StoreAccess) -> WritePipeline<ToStore> {
         let image = store.image().unwrap();
-        let how = How { compress: Compress::None, ..How::default() };
-        Writing::begin(ToStore { image, pacing: Pacing::None }, how).unwrap()
+        let how = WriteOptions { compress: Compress::None, ..WriteOptions::default() };
+        WritePipeline::begin(ToStore { image, pacing: StorePacer::None }, how).unwrap()
     }
 
     #[test]
@@ -317,7 +324,7 @@ mod tests {
         store.sync().unwrap();
         let zones = store.places(b"x").unwrap();
         assert!(zones.len() >= 7 && store.stats().free_zones <= before.free_zones - 7, "{zones:?}");
-        let stored = InStore { store: opened, name: b"x".to_vec(), size: 7 << 20 };
+        let stored = StoreObject { store: opened, name: b"x".to_vec(), size: 7 << 20 };
         let mut part = [0; 5000];
         stored.read_exact((7 << 20) - 5000, &mut part).unwrap();
         assert_eq!(part, [1; 5000]);

@@ -2,7 +2,7 @@
 //! and refuses to copy between them. A small file is then copied through memory, and stays handed out; for a large one, whose blocks
 //! the service may share, a descriptor of the mount takes the place of the one that was handed out.
 
-use crate::fds::{exclusive_fd, handed_fds, handed_numbers};
+use crate::fds::{exclusive_fd, service_fd_numbers, service_fds};
 use crate::shim::attributes::Statx;
 use crate::shim::hook_macros::{errno, hooks, pass_on, result, set_errno};
 use crate::shim::process;
@@ -59,9 +59,9 @@ pub(super) unsafe fn copy_by(
     let before = errno();
     let fds = [from.fd, to.fd];
     // The kernel need not be asked first where nothing is left that it alone would find wrong: it reads the other offset.
-    if flags == 0 && to.at.is_null() && handed_numbers::was_held(to.fd) && is_usable() {
+    if flags == 0 && to.at.is_null() && service_fd_numbers::was_held(to.fd) && is_usable() {
         // SAFETY: the caller's.
-        if let Some(copied) = unsafe { small(handed_fds::of_one_mount(fds), from, to, len) } {
+        if let Some(copied) = unsafe { small(service_fds::of_one_mount(fds), from, to, len) } {
             set_errno(before);
             return copied;
         }
@@ -71,7 +71,7 @@ pub(super) unsafe fn copy_by(
     if !is_refused(done) || !is_usable() {
         return done;
     }
-    let files = handed_fds::of_one_mount(fds);
+    let files = service_fds::of_one_mount(fds);
     if files.is_none() {
         return done;
     }
@@ -97,7 +97,7 @@ pub(super) unsafe fn copy_by(
 }
 
 fn is_usable() -> bool {
-    handed_fds::any() && process::is_on() && !process::is_borrowed()
+    service_fds::any() && process::is_on() && !process::is_borrowed()
 }
 
 fn are_two(files: Option<[Statx; 2]>) -> bool {

@@ -1,7 +1,7 @@
 //! Opening and creating, new directories and symbolic links.
 
 use super::identity;
-use crate::session::Missed;
+use crate::session::CallFailure;
 use crate::session::calls::{self, O_CREAT, O_EXCL, O_NOFOLLOW, O_TRUNC, O_WRONLY};
 use crate::shim::hook_macros::{call_next, errno, hooks, next, set_errno, system};
 use crate::shim::process;
@@ -39,12 +39,12 @@ unsafe fn open_by(
     // SAFETY: the caller's.
     match unsafe { calls::open(directory, path as usize, flags, mode) } {
         Ok(fd) => fd,
-        Err(Missed::Failed(error)) => {
+        Err(CallFailure::Failed(error)) => {
             set_errno(error);
             -1
         }
-        Err(Missed::Kernel) => next(flags),
-        Err(Missed::Unknown) => {
+        Err(CallFailure::Kernel) => next(flags),
+        Err(CallFailure::Unknown) => {
             let before = errno();
             let fd = next(flags);
             // It is there because this call has made it, as far as anybody can tell.
@@ -91,18 +91,18 @@ macro_rules! creat {
 
 /// A call about a name, by the ring, or by the next function. `already`: that one's error if what was to be done has been done.
 pub(super) fn settle(
-    call: impl FnOnce() -> Result<(), Missed>,
+    call: impl FnOnce() -> Result<(), CallFailure>,
     already: c_int,
     next: impl Fn() -> c_int,
 ) -> c_int {
-    match if process::is_on() { call() } else { Err(Missed::Kernel) } {
+    match if process::is_on() { call() } else { Err(CallFailure::Kernel) } {
         Ok(()) => 0,
-        Err(Missed::Kernel) => next(),
-        Err(Missed::Failed(error)) => {
+        Err(CallFailure::Kernel) => next(),
+        Err(CallFailure::Failed(error)) => {
             set_errno(error);
             -1
         }
-        Err(Missed::Unknown) => {
+        Err(CallFailure::Unknown) => {
             let before = errno();
             let done = next();
             if done != 0 && errno() == already {

@@ -8,7 +8,7 @@
 //! On 64-bit machines the forms with 64 in their name are the same as those without.
 
 use super::refuse;
-use crate::fds::{companion, handed_fds};
+use crate::fds::{companion, service_fds};
 use crate::session::root_mount;
 use crate::shim::attributes::{
     self, AT_EMPTY_PATH, AT_NO_AUTOMOUNT, AT_STATX_SYNC_TYPE, AT_SYMLINK_NOFOLLOW, STAT_LEN, STATX_ATIME,
@@ -73,7 +73,7 @@ unsafe fn known(directory: c_int, path: *const c_char, flags: c_int, to: Buf) ->
     }
     // SAFETY: the program's path, which the kernel reads.
     match unsafe { attributes::ask(directory, path as usize, flags, ALL_BUT_ATIME) } {
-        Ok(found) if root_mount::is_unread(found.device()) => {
+        Ok(found) if root_mount::observe_unread(found.device()) => {
             // SAFETY: the caller's.
             *unsafe { to.as_mut() }? = found.plain();
             Some(0)
@@ -102,7 +102,7 @@ unsafe fn correct(fd: c_int, to: Buf) {
     // SAFETY: the caller's.
     if let Some(stat) = unsafe { to.as_mut() } {
         let (kind, device) = attributes::kind_and_device(stat);
-        if let Some(shown) = handed_fds::shown(fd, kind, device) {
+        if let Some(shown) = service_fds::shown(fd, kind, device) {
             let [first, ..] = stat;
             *first = shown;
         }
@@ -280,7 +280,7 @@ hooks! {
         if mask & STATX_ATIME != 0 && flags & AT_STATX_SYNC_TYPE == 0 && root_mount::may_know() {
             let done = ask(mask & !STATX_ATIME);
             // SAFETY: it has just been filled.
-            let is_unread = || unsafe { to.as_ref() }.is_some_and(|found| root_mount::is_unread(found.device()));
+            let is_unread = || unsafe { to.as_ref() }.is_some_and(|found| root_mount::observe_unread(found.device()));
             let is_known = match done {
                 0 => is_unread(),
                 _ => errno() == ENOENT,
@@ -306,7 +306,7 @@ hooks! {
 unsafe fn correct_extended(fd: c_int, to: *mut Statx) {
     // SAFETY: the caller's.
     if let Some(statx) = unsafe { to.as_mut() }
-        && let Some(shown) = handed_fds::shown(fd, statx.kind(), statx.device())
+        && let Some(shown) = service_fds::shown(fd, statx.kind(), statx.device())
     {
         statx.dev = attributes::split(shown);
     }

@@ -2,7 +2,7 @@
 #![allow(clippy::missing_safety_doc, reason = "as libc's functions of these names")]
 
 use crate::fds::companion;
-use crate::fds::handed_fds;
+use crate::fds::service_fds;
 use crate::shim::hook_macros::{hooks, next, pass_on, result, system};
 use crate::shim::process;
 use crate::shim::raw::{self, word};
@@ -78,7 +78,7 @@ macro_rules! sync {
         if let Some(done) = by_companion($fd, SYNC, raw::number::$number, [0; 5]) {
             return done as c_int;
         }
-        if process::is_on() && handed_fds::is_volatile($fd) {
+        if process::is_on() && service_fds::is_volatile($fd) {
             return 0;
         }
         match next!($name as Sync) {

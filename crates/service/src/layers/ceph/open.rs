@@ -1,10 +1,10 @@
 //! Opening layers on CephFS, to read them or as the only one who writes to them.
 
-use super::{CephLayer, client, client_at_hand, known, refused, remedy, writer};
+use super::{CephLayer, client, client_at_hand, metadata_cache, refused, remedy, writer};
 use crate::config::Config;
 use crate::failure::Failure;
+use crate::layers::flatten_remains::work_name;
 use crate::layers::lock::PREDECESSOR_WAIT;
-use crate::layers::remains::work_name;
 use crate::layers::remove::remove_tree;
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
@@ -33,7 +33,7 @@ pub struct CephRight {
 
 /// How a layer is to be written to.
 #[derive(Clone, Copy, Default)]
-struct Manner {
+struct WriteMode {
     /// By a mount that has done so before.
     goes_on: bool,
     /// Its files are written behind.
@@ -57,7 +57,7 @@ pub(crate) fn upper(
     goes_on: bool,
     is_logged: bool,
 ) -> Result<(Open, Open), Failure> {
-    let way = Manner { goes_on, is_logged };
+    let way = WriteMode { goes_on, is_logged };
     let layers = (upper.clone(), work.clone());
     in_time(upper, move || {
         let mut gone = None;
@@ -164,12 +164,13 @@ pub(crate) fn immutable(layer: &CephLayer) -> Result<Open, Failure> {
         let path = path_of(&its)?;
         if let Some(client) = client_at_hand(&its.cluster)
             && let Ok(branch) = CephBranch::open(&client, &path)
-            && let Some(known) = known::there(&client, &branch)
+            && let Some(known) = metadata_cache::shared_layer(&client, &branch)
         {
             return Ok(known);
         }
         let (client, path) = way(&its)?;
-        let opened = CephBranch::open(&client, &path).and_then(|branch| known::of(&client, branch));
+        let opened = CephBranch::open(&client, &path)
+            .and_then(|branch| metadata_cache::get_or_register(&client, branch));
         opened.map_err(|error| unopened(&its, &error))
     })
 }
@@ -180,7 +181,8 @@ fn reader(layer: &CephLayer) -> Result<Open, Failure> {
 }
 
 fn way(layer: &CephLayer) -> Result<(Arc<CephClient>, CString), Failure> {
-    let client = client(&layer.cluster).map_err(|refusal| refused(&refusal).of(format!("layer {layer}")))?;
+    let client =
+        client(&layer.cluster).map_err(|refusal| refused(&refusal).context(format!("layer {layer}")))?;
     Ok((client, path_of(layer)?))
 }
 
@@ -192,7 +194,7 @@ fn path_of(layer: &CephLayer) -> Result<CString, Failure> {
 /// out; `taken`: what to say, and what to do about it, where somebody has it.
 fn write_to(
     layer: &CephLayer,
-    manner: Manner,
+    manner: WriteMode,
     gone: &mut Option<Vec<u8>>,
     taken: (&str, &str),
 ) -> Result<Open, Failure> {
@@ -207,7 +209,7 @@ fn write_to(
 fn claim(
     layer: &CephLayer,
     (client, path): (&Arc<CephClient>, &CString),
-    Manner { goes_on, is_logged }: Manner,
+    WriteMode { goes_on, is_logged }: WriteMode,
     gone: &mut Option<Vec<u8>>,
     patience: Duration,
 ) -> Result<Option<Open>, Failure> {
@@ -255,7 +257,7 @@ pub(super) fn right(layer: &CephLayer) -> Result<Option<CephRight>, Failure> {
             }
             _ => {}
         }
-        let taken = claim(&its, (&client, &path), Manner::default(), &mut None, Duration::ZERO)?;
+        let taken = claim(&its, (&client, &path), WriteMode::default(), &mut None, Duration::ZERO)?;
         Ok(taken.map(|branch| CephRight { _branch: Some(branch) }))
     })
 }

@@ -142,11 +142,11 @@ pub(crate) struct Record {
     /// Where it is, and where it may be instead.
     pub(crate) places: Vec<Spot>,
     /// What holds it.
-    pub(crate) held: Option<Holding>,
+    pub(crate) held: Option<HeldDescriptor>,
     /// What holds the directory in which its data are, and their name there.
-    pub(crate) below: Option<(Holding, Box<CStr>)>,
+    pub(crate) below: Option<(HeldDescriptor, Box<CStr>)>,
     /// Its number, if it has a name in the work directory by that.
-    pub(crate) kept: Option<u64>,
+    pub(crate) orphan: Option<u64>,
     /// Its layer, if it is still there in its parent, below.
     pub(crate) in_parent: Option<u16>,
     pub(crate) cached_opens: u32,
@@ -159,7 +159,7 @@ pub(crate) struct Record {
 impl Record {
     /// Whether the object can be found without a name.
     pub(crate) const fn is_held(&self) -> bool {
-        self.held.is_some() || self.kept.is_some() || self.in_parent.is_some()
+        self.held.is_some() || self.orphan.is_some() || self.in_parent.is_some()
     }
 }
 
@@ -167,7 +167,7 @@ impl Record {
 pub struct Ledger {
     words: SharedWords,
     /// Descriptors that are held for a successor alone.
-    kept: Mutex<HashMap<usize, SmallVec<[OwnedFd; 1]>>>,
+    orphan: Mutex<HashMap<usize, SmallVec<[OwnedFd; 1]>>>,
     /// Held by who searches for names of an inode by this memory.
     pub(super) search: Mutex<()>,
     /// A predecessor was killed while it searched: searches go on in this memory.
@@ -197,7 +197,7 @@ impl Ledger {
     fn of(words: SharedWords) -> Self {
         Self {
             words,
-            kept: Mutex::default(),
+            orphan: Mutex::default(),
             search: Mutex::default(),
             is_search_kept: AtomicBool::new(false),
         }
@@ -397,8 +397,8 @@ impl Ledger {
         self.clear_few(id);
         self.set(id, word::HEAD, 0);
         if held != 0 {
-            let kept = self.kept.lock().remove(&slot_of(id).0);
-            drop(kept);
+            let orphan = self.orphan.lock().remove(&slot_of(id).0);
+            drop(orphan);
         }
     }
 
@@ -483,12 +483,12 @@ impl Ledger {
     /// The object is about to lose its last name: `descriptor` holds it.
     pub(crate) fn hold(&self, id: NodeId, descriptor: Option<BorrowedFd<'_>>) {
         let Some(descriptor) = descriptor else { return };
-        let holding = Holding { descriptor: descriptor.as_raw_fd(), layer: 0, in_dir: false };
+        let holding = HeldDescriptor { descriptor: descriptor.as_raw_fd(), layer: 0, in_dir: false };
         self.set(id, word::HELD, holding.to_word());
     }
 
     /// The object is about to lose its last name in the upper layer, and has one in the work directory by that number.
-    pub(crate) fn hold_kept(&self, id: NodeId, number: u64) {
+    pub(crate) fn hold_orphan(&self, id: NodeId, number: u64) {
         self.set(id, word::HELD, KEPT | number);
     }
 
@@ -501,7 +501,7 @@ impl Ledger {
     /// is kept until the id is given back.
     pub(crate) fn hold_dir(&self, id: NodeId, dir: Option<BorrowedFd<'_>>, layer: u16) {
         let Some(copy) = dir.and_then(|dir| dir.try_clone_to_owned().ok()) else { return };
-        let holding = Holding { descriptor: copy.as_raw_fd(), layer, in_dir: true };
+        let holding = HeldDescriptor { descriptor: copy.as_raw_fd(), layer, in_dir: true };
         self.keep(id, copy);
         self.set(id, word::HELD, holding.to_word());
     }
@@ -514,14 +514,14 @@ impl Ledger {
         self.set(id, word::BELOW, 0);
         self.change(id, |flags| flags - Flags::MOVING);
         self.write_place(id, !flags.contains(Flags::SECOND), (NodeId(0), name));
-        let holding = Holding { descriptor: copy.as_raw_fd(), layer, in_dir: true };
+        let holding = HeldDescriptor { descriptor: copy.as_raw_fd(), layer, in_dir: true };
         self.keep(id, copy);
         self.set(id, word::BELOW, holding.to_word());
     }
 
     /// Keeps a descriptor for the time of an id.
     pub(crate) fn keep(&self, id: NodeId, descriptor: OwnedFd) {
-        self.kept.lock().entry(slot_of(id).0).or_default().push(descriptor);
+        self.orphan.lock().entry(slot_of(id).0).or_default().push(descriptor);
     }
 
     /// The object is where it is said to be: the end of a rename, of a removal, or of the first link to what had no name.
@@ -622,7 +622,7 @@ impl Ledger {
         // The file of a replaced node is held by its successor: a descriptor that is written down here may be closed, and its number
         // another's.
         let holds = |word| if successor.is_some() { 0 } else { self.get(id, word) };
-        let below = Holding::from_word(holds(word::BELOW))
+        let below = HeldDescriptor::from_word(holds(word::BELOW))
             .and_then(|holding| Some((holding, self.read_place(id, !second)?.1)));
         let held = holds(word::HELD);
         Some(Record {
@@ -631,9 +631,9 @@ impl Ledger {
             lookups: self.get(id, word::LOOKUPS),
             ino: self.get(id, word::INO),
             places,
-            held: Holding::from_word(held),
+            held: HeldDescriptor::from_word(held),
             below,
-            kept: (held & KEPT != 0).then_some(held & !KEPT),
+            orphan: (held & KEPT != 0).then_some(held & !KEPT),
             in_parent: (held & (KEPT | IN_PARENT) == IN_PARENT).then_some(held as u16),
             cached_opens: self.get(id, word::CACHED_OPENS) as u32,
             successor,
@@ -687,7 +687,7 @@ impl Ledger {
 
 /// A descriptor that holds something, all of it in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Holding {
+pub(crate) struct HeldDescriptor {
     /// Its number.
     pub(crate) descriptor: RawFd,
     /// The layer of what it is of.
@@ -696,7 +696,7 @@ pub(crate) struct Holding {
     pub(crate) in_dir: bool,
 }
 
-impl Holding {
+impl HeldDescriptor {
     fn to_word(self) -> u64 {
         let number = u64::from(self.descriptor.unsigned_abs()) + 1;
         (u64::from(self.in_dir) << 48) | (u64::from(self.layer) << 32) | number

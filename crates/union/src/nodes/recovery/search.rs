@@ -38,7 +38,7 @@ const ENTRY: usize = 2;
 
 /// What is searched for: an inode of layers from the first on, up to the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct SearchKey {
     pub(crate) first: u16,
     pub(crate) last: u16,
     pub(crate) ino: u64,
@@ -47,7 +47,7 @@ pub(crate) struct Wanted {
 }
 
 /// A layer and a path in it.
-pub(crate) type Found = (u16, Vec<u8>);
+pub(crate) type SearchResult = (u16, Vec<u8>);
 
 /// The top of the stack.
 #[derive(Clone, Copy)]
@@ -122,9 +122,9 @@ impl Ledger {
     /// Paths of an inode. None: no search was interrupted, or there is no room for this one.
     pub(crate) fn search<'a>(
         &self,
-        wanted: Wanted,
+        wanted: SearchKey,
         branch: &dyn Fn(u16) -> Option<&'a dyn Branch>,
-    ) -> Result<Option<Vec<Found>>> {
+    ) -> Result<Option<Vec<SearchResult>>> {
         if !self.is_search_kept.load(Relaxed) {
             return Ok(None);
         }
@@ -157,15 +157,19 @@ impl Ledger {
         Ok(None)
     }
 
-    fn wanted(&self) -> Option<Wanted> {
+    fn wanted(&self) -> Option<SearchKey> {
         let layers = self.searching(word::LAYERS);
         let (first, last) = ((layers >> 16) as u16, layers as u16);
         let (ino, deepest) = (self.searching(word::INO), self.searching(word::DEEPEST) as usize);
-        (layers != 0).then_some(Wanted { first, last, ino, deepest })
+        (layers != 0).then_some(SearchKey { first, last, ino, deepest })
     }
 
     /// False: there is no room.
-    fn list_all<'a>(&self, wanted: Wanted, branch: &dyn Fn(u16) -> Option<&'a dyn Branch>) -> Result<bool> {
+    fn list_all<'a>(
+        &self,
+        wanted: SearchKey,
+        branch: &dyn Fn(u16) -> Option<&'a dyn Branch>,
+    ) -> Result<bool> {
         while let Some(top) = Top::from_word(self.searching(word::TOP)) {
             let next = match branch(top.layer) {
                 Some(branch) if !top.is_listed => match self.list_one(top, wanted, branch)? {
@@ -196,8 +200,8 @@ impl Ledger {
     }
 
     /// Lists the directory at the top, and adds the directories in it. The top from then on; None: there is no room.
-    fn list_one(&self, top: Top, wanted: Wanted, branch: &dyn Branch) -> Result<Option<Option<Top>>> {
-        let Wanted { ino, deepest, .. } = wanted;
+    fn list_one(&self, top: Top, wanted: SearchKey, branch: &dyn Branch) -> Result<Option<Option<Top>>> {
+        let SearchKey { ino, deepest, .. } = wanted;
         let (path, depth) = self.path(top.at, deepest);
         let c_path = CString::new(path.clone()).map_err(|_| Errno::IO)?;
         let dir = match branch.open_dir_path(&c_path) {
@@ -277,7 +281,7 @@ impl Ledger {
         (names.join(&b'/'), names.len())
     }
 
-    fn names_found(&self) -> Vec<Found> {
+    fn names_found(&self) -> Vec<SearchResult> {
         let (mut at, end) = (NAMES, self.searching(word::END) as usize);
         let mut found = Vec::new();
         while at < end {
@@ -382,7 +386,7 @@ mod tests {
         const DIRS: usize = 40;
         let (disk, ino, paths) = tree(DIRS);
         // Two layers: what is found in one does not go when the other is searched.
-        let wanted = Wanted { first: 1, last: 2, ino, deepest: 64 };
+        let wanted = SearchKey { first: 1, last: 2, ino, deepest: 64 };
         let mut ledger = Ledger::create().unwrap();
         let mortal = Mortal(Arc::clone(&disk), AtomicUsize::new(0));
         let branch = |layer: u16| (layer < 3).then_some(&mortal as &dyn Branch);
@@ -418,7 +422,7 @@ mod tests {
         let branch = |layer: u16| (layer < 1).then_some(&mortal as &dyn Branch);
         ledger.searches_itself(true);
         let ledger = again(&ledger);
-        let of = |ino| Wanted { first: 0, last: 0, ino, deepest: 64 };
+        let of = |ino| SearchKey { first: 0, last: 0, ino, deepest: 64 };
         assert!(ledger.search(of(ino), &branch).is_err());
         let ledger = again(&ledger);
         mortal.1.store(100, Relaxed);

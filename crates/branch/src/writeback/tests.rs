@@ -1,0 +1,498 @@
+//! What a death at any moment leaves, what a hostile log does, and what is told of failures; over a disk that keeps changes of files until
+//! they are synced.
+
+use super::crash_point::watch;
+use super::limits::RING_MIN;
+use super::*;
+use crate::{FaultBranch, FaultPlan, MemoryBranch};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::os::fd::AsFd as _;
+use std::rc::Rc;
+use vellum_sys::SharedWords;
+use vellum_vfs::{Name, RenameFlags};
+
+const LIMITS: WritebackLimits = WritebackLimits { bytes: RING_MIN, age: Duration::from_secs(3600) };
+
+/// Numbers by chance that are the same each time.
+#[derive(Clone)]
+struct SeededRandom(u64);
+
+impl SeededRandom {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(self.0 >> 33).unwrap() % n
+    }
+}
+
+fn pair(disk: &MemoryBranch) -> (Arc<dyn Branch>, Arc<dyn Branch>) {
+    (disk.subtree("upper").unwrap(), disk.subtree("work").unwrap())
+}
+
+/// A disk with an upper layer and a work directory, of which everything is kept.
+fn disk() -> Arc<MemoryBranch> {
+    let disk = MemoryBranch::new();
+    drop(pair(&disk));
+    disk.record();
+    disk
+}
+
+/// A file as it is found: contents, mode, owner, group, and two attributes.
+type FileSnapshot = (Vec<u8>, u32, u32, u32, Vec<u8>);
+
+fn see(branch: &dyn Branch) -> BTreeMap<Vec<u8>, FileSnapshot> {
+    let root = branch.root();
+    let mut names: Vec<CString> = Vec::new();
+    root.list(&mut |item| {
+        names.push(item.name.as_c_str().to_owned());
+        Ok(())
+    })
+    .unwrap();
+    let look = |name: &CString| {
+        let file = root.open_file(Name::new(name).unwrap(), OpenMode::READ).unwrap();
+        let attr = file.stat().unwrap();
+        let mut data = vec![0; usize::try_from(attr.size).unwrap()];
+        let len = file.read_at(&mut data, 0).unwrap();
+        assert_eq!(len, data.len());
+        let mut value = vec![0; 8];
+        let len = file.get_xattr(c"user.a", &mut value).unwrap_or(0);
+        value.truncate(len);
+        let mut list = vec![0; 64];
+        let len = file.get_xattr(ACCESS_ACL, &mut list).unwrap_or(0);
+        value.extend(list.iter().take(len));
+        (name.to_bytes().to_vec(), (data, attr.mode & 0o7777, attr.uid, attr.gid, value))
+    };
+    names.iter().map(look).collect()
+}
+
+/// The log's memory as a successor finds it.
+fn copied(log: &Log) -> OwnedFd {
+    let words = log.words();
+    let copy = SharedWords::create_sealed(Writeback::MEMORY, words.len()).unwrap();
+    let mut bytes = vec![0; words.len() * 8];
+    assert_eq!(rustix::io::pread(words, &mut bytes, 0).unwrap(), bytes.len());
+    assert_eq!(rustix::io::pwrite(&copy, &bytes, 0).unwrap(), bytes.len());
+    copy.as_fd().try_clone_to_owned().unwrap()
+}
+
+/// What a successor serves, of a disk that was left and a log.
+fn after(left: &MemoryBranch, memory: OwnedFd) -> BTreeMap<Vec<u8>, FileSnapshot> {
+    let (upper, work) = pair(left);
+    let (writeback, replayed) = Writeback::go_on(Arc::clone(&upper), work, LIMITS, memory).unwrap();
+    assert_eq!((replayed.failed, replayed.unread), (0, 0));
+    assert_eq!(writeback.bytes().0, 0);
+    let seen = see(&*upper);
+    // Nothing of it depends on the log any more.
+    drop(writeback);
+    seen
+}
+
+fn name(number: usize) -> CString {
+    CString::new(format!("f{number}")).unwrap()
+}
+
+const FILES: usize = 4;
+
+/// A list that says something beyond a mode: user 5 may do some of it.
+fn acl(perm: usize) -> Vec<u8> {
+    let entry = |tag: u16, perm: u16, id: u32| {
+        [&tag.to_le_bytes()[..], &perm.to_le_bytes()[..], &id.to_le_bytes()[..]].concat()
+    };
+    let (perm, none) = (u16::try_from(perm).unwrap(), u32::MAX);
+    let entries =
+        [entry(1, 6, none), entry(2, perm, 5), entry(4, 4, none), entry(16, perm, none), entry(32, 0, none)];
+    [vec![2, 0, 0, 0], entries.concat()].concat()
+}
+
+/// One thing that a program does. Whether it was done does not matter.
+fn act(
+    upper: &Arc<dyn Branch>,
+    writeback: &Writeback,
+    open: &mut BTreeMap<CString, Arc<dyn BranchFile>>,
+    chance: &mut SeededRandom,
+) {
+    let root = upper.root();
+    let one = name(chance.below(FILES));
+    let at = Name::new(&one).unwrap();
+    let file = open.get(&one).cloned().or_else(|| root.open_file(at, OpenMode::READ | OpenMode::WRITE).ok());
+    match (chance.below(20), file) {
+        (0..=1, _) => drop(root.create(at, 0o640).map(|file| open.insert(one, file))),
+        (2..=8, Some(file)) => {
+            let data: Vec<u8> = (0..1 + chance.below(6000)).map(|_| chance.below(255) as u8 + 1).collect();
+            let offset = chance.below(9000) as u64;
+            assert_eq!(file.write_at(&data, offset).unwrap(), data.len());
+        }
+        (9..=10, Some(file)) => file.truncate(chance.below(9000) as u64).unwrap(),
+        (11, Some(_)) => root.set_mode_at(at, 0o600 + chance.below(64) as u32).unwrap_or_default(),
+        (12, Some(file)) => file.set_owner(Some(chance.below(9) as u32), None).unwrap(),
+        (13, Some(file)) => file.sync(true).unwrap(),
+        (14, Some(file)) => file.set_xattr(c"user.a", &[chance.below(255) as u8], 0).unwrap(),
+        (15, Some(file)) if chance.below(2) == 0 => {
+            file.set_xattr(ACCESS_ACL, &acl(chance.below(8)), 0).unwrap()
+        }
+        (15, _) => {
+            open.remove(&one);
+            drop(root.remove(at));
+        }
+        (16, _) => {
+            let two = name(chance.below(FILES));
+            if root.rename(at, &*root, Name::new(&two).unwrap(), RenameFlags::empty()).is_ok() && one != two {
+                open.remove(&two);
+                let moved = open.remove(&one);
+                open.extend(moved.map(|file| (two, file)));
+            }
+        }
+        (17, _) => drop(root.link(at, &*root, Name::new(&name(chance.below(FILES))).unwrap())),
+        (18, _) => writeback.write_due(Instant::now() + Duration::from_secs(chance.below(2) as u64 * 7200)),
+        (19, Some(_)) => drop(root.open_file(at, OpenMode::WRITE | OpenMode::TRUNCATE)),
+        (_, _) => {}
+    }
+}
+
+/// Whatever the moment, what is served afterwards is what was there before an operation, or what is there after it.
+#[test]
+fn a_death_at_any_moment_loses_nothing_that_was_answered() {
+    let (mut moments, mut wrapped, mut late) = (0, 0, 0);
+    for seed in 0..12 {
+        let mut chance = SeededRandom(seed);
+        let disk = disk();
+        let (upper, work) = pair(&disk);
+        let writeback = Writeback::create(Arc::clone(&upper), work, LIMITS).unwrap();
+        let (tree, _) = writeback.branches();
+        let mut open = BTreeMap::new();
+        for turn in 0..60 {
+            let before = see(&*upper);
+            let seen = Rc::new(RefCell::new(Vec::new()));
+            let look = {
+                let (disk, writeback, seen) =
+                    (Arc::clone(&disk), Arc::downgrade(&writeback), Rc::clone(&seen));
+                let mut chance = SeededRandom(seed * 1000 + turn);
+                move || {
+                    let Some(writeback) = writeback.upgrade() else { return };
+                    let left = disk.after_client_loss(&mut |n| chance.below(n)).unwrap();
+                    seen.borrow_mut()
+                        .push((see(&*left.subtree("upper").unwrap()), after(&left, copied(&writeback.log))));
+                }
+            };
+            watch(look, || act(&tree, &writeback, &mut open, &mut chance));
+            let now = see(&*upper);
+            for (bare, served) in seen.borrow().iter() {
+                moments += 1;
+                late += usize::from(bare != served);
+                // A write of more than a record is some, and so is one that has changed something past the log.
+                let is_part = || {
+                    served.keys().eq(now.keys())
+                        && served.iter().all(|(name, file)| is_between(before.get(name), &now[name], file))
+                };
+                assert!(
+                    *served == before || *served == now || is_part(),
+                    "seed {seed}, turn {turn}: {}",
+                    differs(served, &now)
+                );
+            }
+        }
+        wrapped += usize::from(writeback.log.head() > writeback.log.size());
+    }
+    assert!(
+        moments > 2000 && wrapped > 6 && late > 500,
+        "{moments} moments, {wrapped} logs went round, {late} took the log"
+    );
+}
+
+/// Whether a file is what it was up to some byte and what it will be, or the other way.
+fn is_between(before: Option<&FileSnapshot>, now: &FileSnapshot, file: &FileSnapshot) -> bool {
+    let Some(before) = before else { return file == now };
+    file == before
+        || file == now
+        || (file.1 == now.1 || file.1 == before.1)
+            && file
+                .0
+                .iter()
+                .enumerate()
+                .all(|(at, byte)| now.0.get(at) == Some(byte) || before.0.get(at).unwrap_or(&0) == byte)
+}
+
+fn differs(one: &BTreeMap<Vec<u8>, FileSnapshot>, other: &BTreeMap<Vec<u8>, FileSnapshot>) -> String {
+    let brief = |seen: &BTreeMap<Vec<u8>, FileSnapshot>| {
+        let each = seen.iter().map(|(name, (data, mode, uid, _, value))| {
+            format!(
+                "{}: {} bytes, {mode:o}, {uid}, {value:?}, {:x}",
+                String::from_utf8_lossy(name),
+                data.len(),
+                crc32c::crc32c(data)
+            )
+        });
+        each.collect::<Vec<_>>().join("; ")
+    };
+    format!("found {}, should be {}", brief(one), brief(other))
+}
+
+/// Changes that are in a log of their own, and the disk as a dead client has left it.
+fn left() -> (Arc<MemoryBranch>, OwnedFd, BTreeMap<Vec<u8>, FileSnapshot>) {
+    let disk = disk();
+    let (upper, work) = pair(&disk);
+    let writeback = Writeback::create(Arc::clone(&upper), work, LIMITS).unwrap();
+    let root = writeback.branches().0.root();
+    for number in 0..FILES {
+        let file = root.create(Name::new(&name(number)).unwrap(), 0o644).unwrap();
+        file.write_at(&[number as u8 + 1; 2000], 0).unwrap();
+        file.truncate(1500).unwrap();
+        file.write_at(&[0xee; 100], 1600).unwrap();
+        file.set_mode(0o600).unwrap();
+        file.set_owner(Some(7), Some(8)).unwrap();
+    }
+    let should = see(&*upper);
+    let left = disk.after_client_loss(&mut |_| 0).unwrap();
+    let memory = copied(&writeback.log);
+    assert_ne!(see(&*left.subtree("upper").unwrap()), should);
+    (left, memory, should)
+}
+
+#[test]
+fn a_successor_may_die_as_well() {
+    let (left, memory, should) = left();
+    left.record();
+    let (upper, work) = pair(&left);
+    let copy = memory.try_clone().unwrap();
+    let count = Rc::new(RefCell::new(0));
+    let look = {
+        let (count, left, should) = (Rc::clone(&count), Arc::clone(&left), should.clone());
+        let mut chance = SeededRandom(7);
+        move || {
+            *count.borrow_mut() += 1;
+            let again = left.after_client_loss(&mut |n| chance.below(n)).unwrap();
+            let log = Log::open(copy.try_clone().unwrap()).unwrap();
+            assert_eq!(after(&again, copied(&log)), should);
+        }
+    };
+    let (writeback, replayed) =
+        watch(look, || Writeback::go_on(Arc::clone(&upper), work, LIMITS, memory)).unwrap();
+    assert_eq!((replayed.changes, *count.borrow() > 20), (20, true), "{} moments", count.borrow());
+    assert_eq!(see(&*upper), should);
+    drop(writeback);
+}
+
+/// Whatever is in the memory: what is believed was written as a record, and nothing outside is touched.
+#[test]
+fn a_log_that_was_tampered_with_is_read_as_far_as_it_makes_sense() {
+    let mut chance = SeededRandom(99);
+    let (mut refused, mut cut, mut whole) = (0, 0, 0);
+    for _ in 0..400 {
+        let (left, memory, _) = left();
+        let outside = left.subtree("").unwrap().root().create(Name::new(c"outside").unwrap(), 0o600).unwrap();
+        outside.write_at(b"outside", 0).unwrap();
+        for _ in 0..1 + chance.below(3) {
+            // The first page and the first records.
+            let at = if chance.below(2) == 0 { chance.below(5) * 8 } else { 4096 + chance.below(9000) };
+            let bytes: Vec<u8> = match chance.below(3) {
+                0 => vec![chance.below(256) as u8],
+                1 => vec![0xff; 8],
+                _ => (0..chance.below(80)).map(|_| chance.below(256) as u8).collect(),
+            };
+            rustix::io::pwrite(&memory, &bytes, at as u64).unwrap();
+        }
+        let (upper, work) = pair(&left);
+        match Writeback::go_on(upper, work, LIMITS, memory) {
+            Err(error) => {
+                assert_eq!(error.errno(), Errno::BADMSG);
+                refused += 1;
+            }
+            Ok((_, ReplayOutcome { unread: 0, .. })) => whole += 1,
+            Ok(_) => cut += 1,
+        }
+        let mut found = [0; 8];
+        assert_eq!((outside.read_at(&mut found, 0).unwrap(), &found[..7]), (7, &b"outside"[..]));
+    }
+    assert!(refused > 20 && cut > 50 && whole > 10, "{refused} refused, {cut} cut, {whole} whole");
+}
+
+/// A record that is good in itself, and names a file that is not one of the layer's.
+#[test]
+fn only_files_of_the_layer_are_written_to() {
+    let disk = disk();
+    let (upper, work) = pair(&disk);
+    let outside = disk.root().create(Name::new(c"outside").unwrap(), 0o600).unwrap();
+    let writeback = Writeback::create(upper, work, LIMITS).unwrap();
+    for ino in [outside.stat().unwrap().ino, disk.root().stat().unwrap().ino, 0, u64::MAX] {
+        let room = writeback.log.reserve(3).unwrap();
+        writeback.log.append(room, ino, Change::Write(0, b"bad"), now()).unwrap();
+    }
+    let memory = copied(&writeback.log);
+    let (upper, work) = pair(&disk);
+    let (_, replayed) = Writeback::go_on(upper, work, LIMITS, memory).unwrap();
+    assert_eq!(replayed, ReplayOutcome { gone: 4, ..ReplayOutcome::default() });
+    assert_eq!(outside.stat().unwrap().size, 0);
+}
+
+#[test]
+fn what_is_no_log_is_refused() {
+    let sealed =
+        |words| SharedWords::create_sealed(c"x", words).unwrap().as_fd().try_clone_to_owned().unwrap();
+    let unsealed = SharedWords::create(c"x", 4096).unwrap().as_fd().try_clone_to_owned().unwrap();
+    for memory in [sealed(4096), sealed(1), unsealed] {
+        assert_eq!(Log::open(memory).err(), Some(Errno::BADMSG));
+    }
+    assert_eq!(Log::create(RING_MIN - 1).err(), Some(Errno::INVAL));
+}
+
+/// What could not be written is told by the next sync, once to each who has the file open, and to one who comes later if nobody knows.
+#[test]
+fn a_failure_is_told_once_to_each() {
+    let disk = disk();
+    let plan = FaultPlan::new();
+    let of = |branch| FaultBranch::new(branch, Arc::clone(&plan)) as Arc<dyn Branch>;
+    let (upper, work) = pair(&disk);
+    let writeback = Writeback::create(of(upper), of(work), LIMITS).unwrap();
+    let root = writeback.branches().0.root();
+    let at = Name::new(c"f").unwrap();
+    let [one, two] = [root.create(at, 0o600), root.open_file(at, OpenMode::READ)].map(Result::unwrap);
+    one.write_at(b"data", 0).unwrap();
+    plan.fail_change(0, Errno::DQUOT);
+    writeback.write_due(Instant::now() + Duration::from_secs(7200));
+    assert_eq!(writeback.bytes().0, 0, "it is not kept for ever");
+    let later = root.open_file(at, OpenMode::READ).unwrap();
+    for file in [&one, &two, &later] {
+        assert_eq!(file.sync(false).unwrap_err().errno(), Errno::DQUOT);
+        file.sync(false).unwrap();
+    }
+    root.open_file(at, OpenMode::READ).unwrap().sync(false).unwrap();
+    // Another file has nothing to do with it.
+    let other = root.create(Name::new(c"g").unwrap(), 0o600).unwrap();
+    other.write_at(b"data", 0).unwrap();
+    other.sync(false).unwrap();
+    // What fails at once is told at once, and not made again.
+    plan.fail_change(0, Errno::NOSPC);
+    assert_eq!(one.write_at(b"more", 4).unwrap_err().errno(), Errno::NOSPC);
+    assert_eq!(writeback.bytes().0, 0);
+}
+
+#[test]
+fn limits_are_kept() {
+    let disk = disk();
+    let (upper, work) = pair(&disk);
+    let limits = WritebackLimits { age: Duration::from_secs(10), ..LIMITS };
+    let writeback = Writeback::create(upper, work, limits).unwrap();
+    let root = writeback.branches().0.root();
+    let files = [0, 1, 2, 3].map(|number| root.create(Name::new(&name(number)).unwrap(), 0o600).unwrap());
+    for at in 0..100 {
+        files[at as usize % 4].write_at(&[1; 3000], at * 3000).unwrap();
+        let (used, size) = writeback.bytes();
+        assert!(used <= size, "{used} of {size}");
+    }
+    writeback.write_due(Instant::now());
+    assert!(writeback.bytes().0 <= writeback.log.size() / 2);
+    assert!(writeback.bytes().0 > 0);
+    writeback.write_due(Instant::now() + Duration::from_secs(9));
+    assert!(writeback.bytes().0 > 0);
+    writeback.write_due(Instant::now() + Duration::from_secs(11));
+    assert_eq!(writeback.bytes().0, 0);
+    // Files that go take their changes with them.
+    let syncs = disk.moment();
+    let gone = root.create(Name::new(c"g").unwrap(), 0o600).unwrap();
+    gone.write_at(b"gone", 0).unwrap();
+    root.remove(Name::new(c"g").unwrap()).unwrap();
+    assert_eq!(writeback.bytes().0, 0);
+    assert!(disk.moment() > syncs);
+}
+
+/// Times are those that were set, and of a file that was written to the time of that.
+#[test]
+fn times_are_as_they_were_answered() {
+    let disk = disk();
+    let (upper, work) = pair(&disk);
+    let writeback = Writeback::create(upper, work, LIMITS).unwrap();
+    let root = writeback.branches().0.root();
+    let set = Timestamp { secs: 77, nanos: 5 };
+    let of = |file: &CStr| root.create(Name::new(file).unwrap(), 0o600).unwrap();
+    let (kept, written) = (of(c"kept"), of(c"written"));
+    kept.write_at(b"data", 0).unwrap();
+    for file in [&kept, &written] {
+        file.set_times(None, Some(SetTime::At(set))).unwrap();
+        file.set_times(Some(SetTime::At(set)), None).unwrap();
+    }
+    written.write_at(b"data", 0).unwrap();
+    let seen = written.stat().unwrap().mtime;
+    let left = disk.after_client_loss(&mut |_| 0).unwrap();
+    let (upper, work) = pair(&left);
+    Writeback::go_on(Arc::clone(&upper), work, LIMITS, copied(&writeback.log)).unwrap();
+    let at = |file: &CStr| upper.root().stat_at(Name::new(file).unwrap()).unwrap();
+    assert_eq!((at(c"kept").mtime, at(c"kept").atime, at(c"written").atime), (set, set, set));
+    assert_eq!(at(c"written").mtime, seen);
+}
+
+#[test]
+fn set_id_bits_never_meet_another_owner() {
+    let disk = disk();
+    let (upper, work) = pair(&disk);
+    let writeback = Writeback::create(upper, work, LIMITS).unwrap();
+    let root = writeback.branches().0.root();
+    let at = Name::new(c"f").unwrap();
+    let file = root.create(at, 0o4755).unwrap();
+    file.set_owner(Some(1000), Some(1000)).unwrap();
+    let left = disk.after_client_loss(&mut |_| 0).unwrap().subtree("upper").unwrap();
+    assert_eq!(left.root().stat_at(at).unwrap().uid, 1000, "not left to later");
+}
+
+/// What several threads change of one file stands in the log in the order in which it was made.
+#[test]
+fn changes_of_many_threads_have_one_order() {
+    for seed in 0..150 {
+        let disk = disk();
+        let (upper, work) = pair(&disk);
+        let writeback = Writeback::create(Arc::clone(&upper), work, LIMITS).unwrap();
+        let root = writeback.branches().0.root();
+        let files = [0, 1].map(|number| root.create(Name::new(&name(number)).unwrap(), 0o600).unwrap());
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let files = &files;
+                scope.spawn(move || {
+                    let mut chance = SeededRandom(seed * 10 + thread);
+                    let mut pauses = chance.clone();
+                    // Others come at any step.
+                    let pause = move || (0..pauses.below(4)).for_each(|_| std::thread::yield_now());
+                    watch(pause, || {
+                        for _ in 0..6 {
+                            let file = &files[chance.below(4) / 3];
+                            if chance.below(10) == 0 {
+                                file.truncate(chance.below(600) as u64).unwrap();
+                            } else {
+                                let data = vec![chance.below(255) as u8 + 1; 1 + chance.below(200)];
+                                file.write_at(&data, chance.below(400) as u64).unwrap();
+                            }
+                        }
+                    });
+                });
+            }
+            scope.spawn(|| (0..2).for_each(|_| writeback.write_due(Instant::now())));
+        });
+        let should = see(&*upper);
+        let mut chance = SeededRandom(seed);
+        let left = disk.after_client_loss(&mut |n| chance.below(n)).unwrap();
+        assert_eq!(after(&left, copied(&writeback.log)), should, "seed {seed}");
+    }
+}
+
+/// From its first word in the log until it has been made, no other change of the file comes between.
+#[test]
+fn a_change_is_written_down_and_made_in_one() {
+    let disk = disk();
+    let (upper, work) = pair(&disk);
+    let writeback = Writeback::create(upper, work, LIMITS).unwrap();
+    let root = writeback.branches().0.root();
+    let file = root.create(Name::new(c"f").unwrap(), 0o600).unwrap();
+    let steps = Rc::new(RefCell::new(0));
+    let look = {
+        let (tracked, steps) = (writeback.tracked(file.stat().unwrap().ino), Rc::clone(&steps));
+        move || {
+            assert!(tracked.order.try_lock().is_none(), "step {}", steps.borrow());
+            *steps.borrow_mut() += 1;
+        }
+    };
+    watch(look, || {
+        file.write_at(b"data", 0).unwrap();
+        file.truncate(2).unwrap();
+        file.set_mode(0o644).unwrap();
+    });
+    assert!(*steps.borrow() > 30, "{} steps", steps.borrow());
+}

@@ -1,5 +1,6 @@
 //! Pages of the program itself. What was run once, to read a command line or to move addresses at the start, stays mapped otherwise for as
-//! long as the process lives, and counts as its memory.
+//! long as the process lives, and counts as its memory. Linux maps as much around a page as it has in one piece: from 6.18 on often 128 KiB
+//! for one instruction. So what runs after the last look at them has to be little, and in one place.
 
 use std::sync::OnceLock;
 
@@ -13,7 +14,8 @@ pub fn find_code() {
     });
 }
 
-/// Lets go of pages that are not in use at this moment; those that are needed come back from the file, one by one.
+/// Lets go of pages that are not in use at this moment; those that are needed come back from the file, with those around them.
+#[inline(always)]
 pub fn drop_code() {
     for &(start, len) in CODE.get().into_iter().flatten() {
         // SAFETY: the range was mapped from a file, privately, and nobody could write to it: what comes back is the same. The program and its

@@ -60,13 +60,29 @@ impl BlockedSignals {
         }
     }
 
-    /// Waits for one of them and returns its number.
-    pub fn wait(&self) -> Result<i32, Errno> {
+    /// Waits for one of them, which will be long in coming, and returns its number. Lets pages go before: see
+    /// [`drop_code`](crate::code_pages::drop_code). Nothing but this function runs in between, so that little comes back, and of all who rest the same.
+    #[inline(never)]
+    pub fn rest(&self) -> Result<i32, Errno> {
         let mut signal = 0;
+        crate::code_pages::drop_code();
         // SAFETY: the set is initialised, and `signal` takes the answer.
         match unsafe { libc::sigwait(&raw const self.0, &raw mut signal) } {
             0 => Ok(signal),
             raw => Err(Errno::from_raw_os_error(raw)),
+        }
+    }
+
+    /// Waits for one of them for so many seconds at most. None: none has come.
+    pub fn wait_for(&self, seconds: u32) -> Result<Option<i32>, Errno> {
+        let most = libc::timespec { tv_sec: seconds.into(), tv_nsec: 0 };
+        // SAFETY: the set is initialised; nobody asks who has sent the signal.
+        match unsafe { libc::sigtimedwait(&raw const self.0, std::ptr::null_mut(), &raw const most) } {
+            -1 => match last_errno() {
+                Errno::AGAIN | Errno::INTR => Ok(None),
+                error => Err(error),
+            },
+            signal => Ok(Some(signal)),
         }
     }
 }
@@ -125,16 +141,24 @@ mod tests {
         std::thread::spawn(|| {
             let held = BlockedSignals::hold(&[libc::SIGUSR2]).unwrap();
             let me = rustix::thread::gettid();
-            // SAFETY: tgkill takes plain numbers; the signal is held back in this thread.
-            let sent = unsafe {
-                libc::syscall(
-                    libc::SYS_tgkill,
-                    rustix::process::getpid().as_raw_nonzero().get(),
-                    me.as_raw_nonzero().get(),
-                    libc::SIGUSR2,
-                )
+            let send = || {
+                // SAFETY: tgkill takes plain numbers; the signal is held back in this thread.
+                let sent = unsafe {
+                    libc::syscall(
+                        libc::SYS_tgkill,
+                        rustix::process::getpid().as_raw_nonzero().get(),
+                        me.as_raw_nonzero().get(),
+                        libc::SIGUSR2,
+                    )
+                };
+                assert_eq!(sent, 0);
             };
-            assert_eq!((sent, held.wait()), (0, Ok(libc::SIGUSR2)));
+            crate::find_code();
+            assert_eq!(held.wait_for(0), Ok(None));
+            send();
+            assert_eq!(held.wait_for(60), Ok(Some(libc::SIGUSR2)));
+            send();
+            assert_eq!(held.rest(), Ok(libc::SIGUSR2));
         })
         .join()
         .unwrap();

@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vellum_door::{Door, Entrance, Files, PendingClients, Readable, Room};
 use vellum_sys::cpu_latency::CpuLatency;
-use vellum_sys::{BlockedSignals, InheritedFds, drop_code};
+use vellum_sys::{BlockedSignals, InheritedFds, drop_code, trim_memory};
 use vellum_union::Union;
 
 /// How long a client may take over one message.
@@ -42,6 +42,8 @@ const LOOK: Duration = Duration::from_millis(500);
 const LOOKS: u32 = 10;
 /// So long without mounts and clients, and the service ends.
 const IDLE: Duration = Duration::from_secs(1);
+/// Seconds that a mount takes to begin, with its first requests.
+const BEGINNING: u32 = 13;
 /// Clients that are heard at the same time.
 const CLIENTS_MAX: usize = 64;
 
@@ -51,6 +53,8 @@ pub(super) type Tree = Instance<Union>;
 struct Books {
     /// Mounts that are being served.
     mounts: usize,
+    /// All that there were so far.
+    begun: u64,
     /// Mounts that have ended, and whose upper layers are being completed.
     ending: usize,
     clients: usize,
@@ -176,8 +180,6 @@ pub(super) fn serve(orders: &Orders<'_>, begin: ServiceStart) -> Result<(), Fail
     {
         tracing::error!("{failure}");
     }
-    // What has made the mounts is not needed to serve them.
-    drop_code();
     let served = match orders.listeners {
         Some(listeners) => service.listen(listeners, orders.stay),
         None => {
@@ -227,7 +229,11 @@ impl PoolService {
         });
         let memory = generations.map(|memory| Readable { id: memory.id(), memory });
         let number = self.door.add(vellum_door::Mount { memory, files, keep_awake });
-        self.books.lock().mounts += 1;
+        {
+            let mut books = self.books.lock();
+            books.mounts += 1;
+            books.begun += 1;
+        }
         let service = Arc::clone(self);
         let (ended, config) = (instance, config.clone());
         let serve = move || {
@@ -415,7 +421,22 @@ impl PoolService {
 
     /// Has the supervisor take the mounts away at a first signal; at a second, nobody is waited for.
     fn end_on(&self, signals: &BlockedSignals, word: &StartupReport) {
-        while let Ok(signal) = signals.wait() {
+        let mut settled = 0;
+        loop {
+            let begun = self.books.lock().begun;
+            // In a pool more mounts will be made.
+            let rests = begun == settled && !self.pooled;
+            let signal = if rests { signals.rest().map(Some) } else { signals.wait_for(BEGINNING) };
+            let Ok(signal) = signal else { return };
+            let Some(signal) = signal else {
+                // What it took to begin is not needed any more.
+                if begun != settled && begun == self.books.lock().begun {
+                    settled = begun;
+                    trim_memory();
+                    drop_code();
+                }
+                continue;
+            };
             match signal {
                 // In the middle of everything, as if it were killed.
                 SIGHUP if self.pooled && zoned::check_replaceable().is_err() => {

@@ -31,8 +31,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use vellum_door::Room;
 use vellum_sys::{
-    BlockedSignals, Fork, InheritedFds, close_all_but, drop_code, find_code, fork, fork_with_descriptors,
-    settle_memory,
+    BlockedSignals, Fork, InheritedFds, close_all_but, find_code, fork, fork_with_descriptors, settle_memory,
 };
 
 // Signal numbers as on every architecture of Linux that we build for.
@@ -347,10 +346,9 @@ impl<'a> Supervisor<'a> {
         if let Err(e) = set_parent_process_death_signal(Some(Signal::USR1)) {
             tracing::error!("the heir will not hear of its supervisor's death: {e}");
         }
-        drop_code();
         // Signals that are for the supervisor come here too, where somebody means the whole group.
         while getppid() == Some(supervisor) {
-            let _ = self.signals.wait();
+            let _ = self.signals.rest();
         }
         // The service dies with its supervisor; but as long as it has not, it may answer what the next one answers, too.
         let Some(service) = self.board.service() else { return };
@@ -464,8 +462,7 @@ impl<'a> Supervisor<'a> {
     fn attend(&mut self, service: Pid) -> End {
         let mut replace = false;
         loop {
-            drop_code();
-            match self.signals.wait() {
+            match self.signals.rest() {
                 Ok(SIGHUP) if self.charge.listeners().is_some() => match self.charge.is_replaceable() {
                     Some(Err(failure)) => tracing::error!("{failure}; going on with the old program"),
                     _ => {

@@ -29,8 +29,6 @@ const STEP: usize = 2048;
 const PATIENCE: Duration = Duration::from_millis(50);
 /// How long nothing has to happen until memory is given back, and lists name nodes again.
 const QUIET: Duration = Duration::from_secs(1);
-/// How long a service takes to begin, with its first requests.
-const BEGINNING: Duration = Duration::from_secs(13);
 /// What waits for quiet does not wait longer.
 const LATEST: Duration = Duration::from_secs(5);
 
@@ -117,10 +115,9 @@ fn set_alarms<T: Nodes>(trees: &[Weak<T>]) {
 fn serve() {
     let mut forgotten: Option<Instant> = None;
     let mut pruner = Pruner::default();
-    let mut has_begun = false;
     loop {
         let waits = forgotten.is_some() || limit().is_short();
-        let rung = limit().wait(waits.then_some(QUIET).or((!has_begun).then_some(BEGINNING)));
+        let rung = limit().wait(waits.then_some(QUIET));
         if rung == LimitEvent::Crowded {
             pruner.relieve(&trees());
         }
@@ -129,11 +126,6 @@ fn serve() {
         }
         if rung == LimitEvent::Nothing {
             limit().set_short(false);
-            // What it took to begin is not needed any more.
-            if !std::mem::replace(&mut has_begun, true) {
-                vellum_sys::drop_code();
-                vellum_sys::trim_memory();
-            }
         }
         if forgotten.is_some_and(|since| rung == LimitEvent::Nothing || since.elapsed() > LATEST) {
             forgotten = None;

@@ -23,8 +23,9 @@ const WORK_NAME: &CStr = c"work";
 const WHITEOUT_NAME: &CStr = c"whiteout";
 /// Made and removed at once, to see whose it is.
 const PROBE_NAME: &CStr = c"#probe";
-/// Removed directories that may wait for the cleaner; beyond that they are cleared at once.
-const CLEANER_QUEUE: usize = 1024;
+/// Removed directories that may wait for the cleaner; beyond that they are cleared at once. All of the queue is memory of a mount at
+/// rest, 32 bytes each.
+const CLEANER_QUEUE: usize = 128;
 /// How long the cleaner waits for something to do.
 const CLEANER_LINGERS: Duration = Duration::from_secs(10);
 /// Deepest nesting of what is cleared from the work directory.

@@ -24,7 +24,6 @@ pub struct Target {
     pub feed: fn(&[u8]) -> bool,
 }
 
-/// All targets.
 pub const TARGETS: &[Target] = &[
     Target { name: "request", feed: request::feed },
     Target { name: "options", feed: command_line::feed },

@@ -23,7 +23,6 @@ const READY: Duration = Duration::from_secs(120);
 /// What is to be compared, and how.
 #[derive(Debug)]
 pub struct Plan {
-    /// The tasks.
     pub tasks: Vec<&'static Task>,
     /// The filesystems that can be had.
     pub subjects: Vec<Contender>,
@@ -82,10 +81,8 @@ impl Outcome {
     }
 }
 
-/// The outcomes of a task.
 #[derive(Clone, Debug)]
 pub struct TaskOutcome {
-    /// Which task.
     pub task: &'static Task,
     /// Operations in one pass.
     pub operations: usize,

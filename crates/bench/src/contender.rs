@@ -41,7 +41,6 @@ pub fn program(text: &str) -> Result<(String, PathBuf)> {
 /// A filesystem that can be compared here.
 #[derive(Clone, Debug)]
 pub struct Contender {
-    /// Which.
     pub kind: Kind,
     /// The program that serves it.
     pub program: Option<PathBuf>,

@@ -39,7 +39,6 @@ pub struct LinesPerOperation {
     pub shared_writes: Option<f64>,
 }
 
-/// What counts.
 #[derive(Debug)]
 pub struct Counters {
     requests: Option<Counter>,

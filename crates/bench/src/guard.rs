@@ -199,7 +199,6 @@ fn read(path: &Path) -> Result<Baseline> {
     serde_json::from_str(&text).map_err(|error| bad(error.to_string()))
 }
 
-/// What counts.
 struct Counters {
     requests: Counter,
     calls: SyscallCounter,

@@ -14,7 +14,6 @@ pub struct Machine {
     pub cores: usize,
     /// The kernel's release.
     pub kernel: String,
-    /// Memory in MiB.
     pub memory_mib: u64,
     /// The type of the filesystem that all layers lie on.
     pub filesystem: String,

@@ -30,7 +30,6 @@ pub struct Report {
     pub scale: f64,
     /// The subject that ratios are relative to.
     pub denominator: Option<&'static str>,
-    /// Subjects that were there.
     pub subjects: Vec<SubjectNote>,
     /// Subjects that were asked for and could not be had.
     pub missing: Vec<MissingSubject>,
@@ -38,14 +37,12 @@ pub struct Report {
     pub interrupted: bool,
     /// The load average of the last minute at the end, this run's own load included.
     pub load_after: f64,
-    /// By task.
     pub tasks: Vec<TaskReport>,
 }
 
 /// A subject that took part.
 #[derive(Debug, Serialize)]
 pub struct SubjectNote {
-    /// Its name.
     pub name: &'static str,
     /// What its program says of its version.
     pub version: Option<String>,
@@ -56,16 +53,13 @@ pub struct SubjectNote {
 /// A subject that could not take part.
 #[derive(Clone, Debug, Serialize)]
 pub struct MissingSubject {
-    /// Its name.
     pub name: &'static str,
     /// Why, and what to do about it.
     pub why: String,
 }
 
-/// A task.
 #[derive(Debug, Serialize)]
 pub struct TaskReport {
-    /// Its name.
     pub name: &'static str,
     /// What it does.
     pub title: &'static str,
@@ -75,7 +69,6 @@ pub struct TaskReport {
     pub operations: usize,
     /// Passes in one measurement.
     pub passes: u32,
-    /// By subject.
     pub results: Vec<SubjectReport>,
 }
 
@@ -103,7 +96,6 @@ pub struct SubjectReport {
     pub off_share: Option<f64>,
     /// Requests from the kernel to the service in all passes of one measurement, by kind.
     pub requests: Option<Requests>,
-    /// Requests per operation.
     pub requests_per_operation: Option<f64>,
     /// Context switches per operation in the client.
     pub client_switches_per_operation: Option<f64>,

@@ -12,7 +12,6 @@ use std::path::Path;
 /// Requests by the name of their kind (`LOOKUP`, `GETATTR`, ...).
 pub type Requests = BTreeMap<String, u64>;
 
-/// What counts them.
 #[derive(Debug)]
 pub struct Counter(Instance);
 

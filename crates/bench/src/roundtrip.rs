@@ -34,7 +34,6 @@ pub struct RoundTrip {
 /// What one kind of operation took.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// The operation.
     pub operation: &'static str,
     /// Threads that did it at once.
     pub threads: usize,

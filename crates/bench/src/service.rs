@@ -18,7 +18,6 @@ pub struct Service {
 /// What a service has used so far. Threads that have ended are not in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceUse {
-    /// The threads that it has.
     pub threads: Vec<u32>,
     /// Switches to another thread, voluntary or not.
     pub switches: u64,

@@ -19,7 +19,6 @@ const EVENT: &str = "raw_syscalls/sys_enter";
 pub struct CallCounts {
     /// Of this process and its children.
     pub client: Calls,
-    /// Of the services.
     pub service: Calls,
 }
 
@@ -58,7 +57,6 @@ const NOT_COUNTED: &[Sysno] = &[
     Sysno::sched_setaffinity,
 ];
 
-/// What counts them.
 #[derive(Debug)]
 pub struct SyscallCounter(Instance);
 

@@ -20,7 +20,6 @@ pub enum Unit {
     TimesEqual,
     /// How far parts of a cache are off their ideal ones, in percent of these.
     PercentOffShare,
-    /// Milliseconds.
     Milliseconds,
     /// MiB of resident memory of the service.
     ResidentMib,
@@ -68,7 +67,6 @@ pub struct Target {
     pub subject: Option<Kind>,
     /// The value must not exceed this.
     pub at_most: f64,
-    /// In what.
     pub unit: Unit,
     /// What fuse-overlayfs 1.10 and 2.0 took on a quiet machine when the bar was set, in the same unit.
     pub peers: Option<(f64, f64)>,

@@ -10,6 +10,7 @@
 //! to give, `users` who pays for a block, `fills` which fetches are under way, `fair_queue` which fetch goes first, `lane` by which way,
 //! `memory` and `slab` where the bytes lie, `store` puts them together; `file_blocks` is what readers see of it without its lock, `shared`
 //! and `open_file` what they call.
+#![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
 mod checksum;

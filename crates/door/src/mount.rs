@@ -23,7 +23,6 @@ pub struct Mount<T> {
 pub struct Readable {
     /// By which programs ask for it.
     pub id: u64,
-    /// The memory.
     pub memory: Arc<dyn AsFd + Send + Sync>,
 }
 

@@ -18,7 +18,6 @@ type Token = [u8; TOKEN_BYTES];
 pub(crate) struct Prover {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
-    /// The process.
     pub(crate) process: u32,
 }
 

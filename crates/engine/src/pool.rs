@@ -44,7 +44,6 @@ pub struct Member {
 }
 
 impl Pool {
-    /// One that there is.
     pub fn open(store: &Store, name: &PoolName) -> Result<Self, Failure> {
         Self::with(store, name.clone(), store.read(name)?)
     }
@@ -216,13 +215,11 @@ impl Pool {
         service::look(&self.socket)
     }
 
-    /// Its name.
     #[must_use]
     pub fn name(&self) -> &PoolName {
         &self.name
     }
 
-    /// Its settings.
     #[must_use]
     pub fn settings(&self) -> &Settings {
         &self.settings
@@ -253,7 +250,6 @@ impl Pool {
         self.groups.dirs().filter(|dir| dir.exists()).collect()
     }
 
-    /// The processes in it.
     #[must_use]
     pub fn processes(&self) -> Vec<u32> {
         self.groups.processes()

@@ -12,6 +12,7 @@
 //! The way of a request: `transport` receives it, [`request`] reads it, `answer` calls the filesystem and lays the
 //! answer into the worker's reply buffer, `transport` sends that. Nothing is allocated on this way, and file data is
 //! copied by the kernel only.
+#![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
 mod answer;

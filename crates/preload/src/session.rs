@@ -457,7 +457,6 @@ impl SessionGuard {
         self.again = self.again.saturating_mul(2).min(AGAIN_MAX);
     }
 
-    /// A call.
     pub(crate) fn call(&mut self, request: Request, data: &[u8]) -> Result<Response, CallFailure> {
         let Some(client) = self.client else { return Err(CallFailure::Kernel) };
         if data.len() > client.layout().data_bytes() {

@@ -16,7 +16,6 @@
 
 /// Extended attribute of a directory, or of a regular file, that can be set, to [`TOKEN_BYTES`], and not read.
 pub const TOKEN: &core::ffi::CStr = c"vellum.token";
-/// Bytes of a token.
 pub const TOKEN_BYTES: usize = 16;
 
 /// What the socket says first: numbers of 64 bits.
@@ -36,7 +35,6 @@ pub const MOUNT_NUMBERS: usize = 4;
 pub const VOLATILE: u64 = 1;
 /// What is asked of statx(2) for the id of a mount: `STATX_MNT_ID_UNIQUE`, and `STATX_MNT_ID` where the kernel does not know that.
 pub const MOUNT_IDS: u32 = 0x4000 | 0x1000;
-/// Numbers of a greeting.
 pub const GREETING_NUMBERS: usize = GREETING_HEAD + MOUNT_NUMBERS * MOUNTS_MAX;
 
 /// What a program sends to get a ring. The answer is the same number, with the descriptor of the region; then the connection stays, for
@@ -61,11 +59,8 @@ pub const MAKE_DIR: u16 = 6;
 /// Changes attributes of what the kernel does not know. Arguments: directory; [`SET_MODE`] and so on, with the mode from bit 32 on; owner, with
 /// the group from bit 32 on; times of access and modification in nanoseconds since 1970. Data: the name.
 pub const SET_ATTRIBUTES: u16 = 7;
-/// The mode is to be set.
 pub const SET_MODE: u64 = 1;
-/// The owner.
 pub const SET_OWNER: u64 = 2;
-/// The group.
 pub const SET_GROUP: u64 = 4;
 /// The time of the last access; with [`ACCESSED_NOW`], to what it is now.
 pub const SET_ACCESSED: u64 = 8;

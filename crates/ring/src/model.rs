@@ -47,7 +47,6 @@ impl Model {
 pub struct Region<'m>(&'m Model);
 
 impl<'m> Region<'m> {
-    /// All of it.
     #[must_use]
     pub fn new(model: &'m Model) -> Self {
         Self(model)

@@ -31,7 +31,6 @@ pub struct Ring<'m, P> {
 pub(crate) enum SlotCheck<'r, P: Platform> {
     /// A call.
     Taken(Call<'r, P>),
-    /// Nothing.
     Nothing,
     /// The word changed too often.
     Unsteady,

@@ -69,7 +69,6 @@ impl<'m, P: Platform + Copy> Session<'m, P> {
         Ring::new(self.region, self.layout, self.epoch, self.platform)
     }
 
-    /// The layout.
     #[must_use]
     pub const fn layout(&self) -> Layout {
         self.layout

@@ -25,7 +25,6 @@ impl<'m> RingView<'m> {
     }
 }
 
-/// A slot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlotView<'m> {
     pub(crate) state: &'m AtomicU32,

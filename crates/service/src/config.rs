@@ -171,7 +171,6 @@ pub struct MountFlags {
 pub enum OverrideStat {
     /// One that only a privileged process can set.
     Privileged,
-    /// One of users.
     User,
 }
 

@@ -25,7 +25,6 @@ impl ForkSharedWords {
         Ok(Self(unsafe { start.as_ref() }))
     }
 
-    /// All of them.
     #[must_use]
     pub const fn words(&self) -> &'static [AtomicU64; FAMILY_WORDS] {
         self.0

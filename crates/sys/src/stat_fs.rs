@@ -13,7 +13,6 @@ pub struct FsStat {
     pub bsize: u32,
     /// The unit of the block counts in bytes.
     pub frsize: u32,
-    /// Blocks in all.
     pub blocks: u64,
     /// Free blocks.
     pub bfree: u64,

@@ -32,7 +32,6 @@ pub struct Squash {
 pub enum OverrideStat {
     /// One that only a privileged process can set.
     Privileged,
-    /// One of users.
     User,
 }
 

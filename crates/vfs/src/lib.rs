@@ -3,6 +3,7 @@
 //! storage) for clients that are given files themselves.
 //!
 //! This crate knows nothing of FUSE, of layers or of system calls other than their errno values.
+#![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
 mod attr;

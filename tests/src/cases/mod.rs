@@ -53,7 +53,6 @@ pub(crate) enum Turn {
     Aside,
 }
 
-/// A case.
 pub(crate) struct Case {
     /// Its name, `group/what`.
     pub(crate) name: &'static str,

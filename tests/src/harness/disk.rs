@@ -9,7 +9,6 @@ use std::process::Command;
 
 /// A filesystem in an image, mounted by way of a loop device. Dropping it unmounts.
 pub(crate) struct Disk {
-    /// The image.
     image: PathBuf,
     /// Where it is mounted.
     at: PathBuf,

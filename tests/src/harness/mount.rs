@@ -22,7 +22,6 @@ pub(crate) enum Profile {
 }
 
 impl Profile {
-    /// All of them.
     pub(crate) const ALL: [Self; 2] = [Self::Cached, Self::Passthrough];
 }
 
@@ -133,7 +132,6 @@ impl Mount {
         &self.layers.merged
     }
 
-    /// A path in it.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.layers.merged.join(name)
     }

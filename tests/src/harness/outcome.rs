@@ -15,7 +15,6 @@ pub(crate) enum Stop {
 /// The end of a case or of a part of one.
 pub(crate) type Outcome<T = ()> = Result<T, Stop>;
 
-/// A failure.
 pub(crate) fn fail<T>(why: impl fmt::Display) -> Outcome<T> {
     Err(Stop::Fail(why.to_string()))
 }

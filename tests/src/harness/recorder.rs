@@ -151,7 +151,6 @@ impl Drop for Recorder {
     }
 }
 
-/// The filesystem with one file.
 struct SingleFileFs(Arc<Shared>);
 
 impl SingleFileFs {

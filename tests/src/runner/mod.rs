@@ -192,7 +192,6 @@ pub(crate) struct Line {
 /// What came of a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It passed.
     Passed,
     /// It failed, and why.
     Failed(String),

@@ -32,7 +32,6 @@ const MEMORY: u64 = 512 << 20;
 /// Seconds between two looks of `vellum balance`.
 const INTERVAL: &str = "0.5";
 
-/// The experiments.
 const EXPERIMENTS: [(&str, [Load; 4]); 6] = [
     ("four write 2 units and read 1", [Load::InOrder; 4]),
     ("Filebench's file server in each", [Load::Fileserver; 4]),

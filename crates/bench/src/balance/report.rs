@@ -14,7 +14,6 @@ const HITS_BAR: f64 = 0.3;
 /// A workload, or all of an experiment, with and without. Lists have an entry for each round.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// The experiment.
     pub experiment: &'static str,
     /// None: all of them together.
     pub load: Option<Load>,
@@ -30,7 +29,6 @@ pub struct Row {
     pub hits: f64,
 }
 
-/// All of it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// Where it was measured.
@@ -76,7 +74,6 @@ pub(super) fn rows(
 }
 
 impl Report {
-    /// The table.
     #[must_use]
     pub fn table(&self) -> String {
         let mut text = String::new();

@@ -31,7 +31,6 @@ use std::collections::BTreeMap;
 /// Whether services can be stepped on this kind of processor.
 pub const HERE: bool = cfg!(target_arch = "x86_64");
 
-/// What was counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LineCount {
     /// Instructions that were done. A repeated one (`rep movsb`) is one.

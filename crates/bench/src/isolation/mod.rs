@@ -42,12 +42,10 @@ pub enum Mode {
     Placed,
     /// Images are paced.
     Paced,
-    /// Both.
     Both,
 }
 
 impl Mode {
-    /// All of them.
     pub const ALL: [Self; 4] = [Self::Neither, Self::Placed, Self::Paced, Self::Both];
 
     fn is_placed(self) -> bool {
@@ -73,7 +71,6 @@ impl Mode {
 /// What to try.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The devices.
     pub devices: Vec<Profile>,
     /// A factor for the bytes of an image.
     pub scale: f64,

@@ -9,7 +9,6 @@ use vellum_zoned::pace::Direction;
 /// One point of the experiment.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// The device.
     pub device: &'static str,
     /// Whether others read.
     pub reads: bool,
@@ -38,7 +37,6 @@ pub struct Row {
 /// All points.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Bytes of an image.
     pub image_bytes: u64,
     /// The points, in order.
     pub rows: Vec<Row>,

@@ -48,14 +48,12 @@ pub struct Moment {
 /// A pattern, over time.
 #[derive(Clone, Debug, Serialize)]
 pub struct Amplification {
-    /// Which.
     pub pattern: Pattern,
     /// Numbers over time.
     pub moments: Vec<Moment>,
 }
 
 impl Pattern {
-    /// All of them.
     pub const ALL: [Self; 2] = [Self::Uniform, Self::Skewed];
 
     /// As tables call it.

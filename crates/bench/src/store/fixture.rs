@@ -29,7 +29,6 @@ pub(super) trait Contest {
     fn bytes(&self) -> u64;
     /// Seconds of the other one.
     fn peer_seconds(&mut self) -> Result<f64>;
-    /// Seconds of the store.
     fn store_seconds(&mut self) -> Result<f64>;
 }
 

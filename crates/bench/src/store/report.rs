@@ -28,14 +28,12 @@ pub struct Row {
     pub store_seconds: Vec<f64>,
 }
 
-/// All of it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// Where it was measured.
     pub machine: Machine,
     /// The load average afterwards.
     pub load_after: f64,
-    /// Bytes of an image.
     pub image_bytes: u64,
     /// The store beside others.
     pub rows: Vec<Row>,
@@ -44,7 +42,6 @@ pub struct Report {
 }
 
 impl Report {
-    /// The tables.
     #[must_use]
     pub fn tables(&self) -> String {
         let mut text = String::new();

@@ -28,7 +28,6 @@ pub type Step = fn(&Env<'_>) -> Result<()>;
 /// What a task is judged by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metric {
-    /// Time.
     Time,
     /// Resident memory of the service after the caches were dropped.
     Resident,
@@ -49,7 +48,6 @@ pub struct Cache {
     pub ideal: &'static [u16],
 }
 
-/// A task.
 #[derive(Clone, Copy, Debug)]
 pub struct Task {
     /// Its name on the command line.

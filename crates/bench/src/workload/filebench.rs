@@ -58,14 +58,12 @@ pub enum Call {
     AppendLog(usize),
     /// Reads to the end of the file.
     ReadWhole,
-    /// Reads.
     ReadAt {
         /// Where, in bytes.
         offset: u64,
         /// How much, in bytes.
         bytes: usize,
     },
-    /// Writes.
     WriteAt {
         /// Where, in bytes.
         offset: u64,
@@ -74,7 +72,6 @@ pub enum Call {
     },
     /// fdatasync.
     Sync,
-    /// Closes.
     Close,
     /// Deletes a file.
     Delete(PathBuf),

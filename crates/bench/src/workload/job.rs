@@ -8,7 +8,6 @@ use std::path::PathBuf;
 /// The subcommand of a worker.
 pub const SUBCOMMAND: &str = "worker";
 
-/// It is ready.
 pub(crate) const READY: &str = "ready";
 /// It may begin.
 pub(crate) const GO: &str = "go";
@@ -44,7 +43,6 @@ pub enum Job {
     },
     /// Makes, looks at or removes files.
     Names {
-        /// Which of them.
         kind: names::Kind,
         /// Its directory.
         dir: PathBuf,
@@ -53,7 +51,6 @@ pub enum Job {
     },
     /// One of FxMark's loops.
     FxMark {
-        /// Which.
         kind: fxmark::Kind,
         /// Its private file.
         path: PathBuf,
@@ -62,7 +59,6 @@ pub enum Job {
     },
     /// Is a neighbour, until it is killed.
     Neighbour {
-        /// Which.
         kind: neighbour::Kind,
         /// Where its files are.
         root: PathBuf,

@@ -57,7 +57,6 @@ const VIDEO: u64 = 16 << 20;
 /// A workload.
 #[derive(Clone, Debug)]
 pub struct Personality {
-    /// Its files.
     pub files: FileSet,
     /// Its threads.
     pub roles: Vec<Role>,

@@ -75,7 +75,6 @@ impl Worker {
         self.listen(|line| (line == READY).then_some(()))
     }
 
-    /// Waits for its result.
     pub(crate) fn wait_result(&mut self) -> Result<Sample> {
         let text = self.listen(|line| line.strip_prefix(RESULT).map(str::to_owned))?;
         serde_json::from_str(&text).doing(|| "a worker's result")

@@ -34,7 +34,6 @@ pub struct CephWriter<'a> {
 
 /// What has become of it.
 pub enum CephClaim {
-    /// It is given.
     Taken(Arc<CephBranch>),
     /// Nobody has it, but somebody else's record is there.
     Left(Vec<u8>),

@@ -159,7 +159,6 @@ impl Node {
         });
     }
 
-    /// The attributes.
     pub(super) fn attr(&self, ask: impl FnOnce() -> Result<Attr>) -> Result<Attr> {
         let turn = {
             let facts = self.facts();

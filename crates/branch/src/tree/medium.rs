@@ -33,7 +33,6 @@ pub(crate) trait Medium: Send + Sync + Sized + 'static {
     fn held(data: &Self::Data) -> Self::FileRef;
     /// Reads; fewer bytes only at the end.
     fn read(&self, file: &File<Self>, buf: &mut [u8], offset: u64) -> Result<usize>;
-    /// Writes.
     fn write(&self, file: &File<Self>, data: &[u8], offset: u64) -> Result<usize>;
     /// Sets the size, which is no negative number.
     fn truncate(&self, file: &File<Self>, size: u64) -> Result<()>;

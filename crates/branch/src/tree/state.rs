@@ -159,7 +159,6 @@ pub(crate) struct State<D> {
     clock: fn(u64) -> Timestamp,
     pub(crate) dev: u64,
     pub(crate) options: Options,
-    /// What was changed.
     pub(crate) touched: ChangeSet,
 }
 

@@ -1,7 +1,6 @@
 //! The moments between which a process may die: before each word of the log, before data come to it, and around each change of the
 //! storage. Tests look at what would be left.
 
-/// One of them.
 #[cfg(not(test))]
 pub(super) const fn step() {}
 

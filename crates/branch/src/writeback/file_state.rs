@@ -4,7 +4,6 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use vellum_vfs::{BranchFile, Errno};
 
-/// A file.
 pub(super) struct TrackedFile {
     pub(super) ino: u64,
     /// Held while a change is written down and made, so that both have one order. Not while one waits for room.

@@ -43,7 +43,6 @@ const GIVEN_BACK: u64 = 4 << 20;
 /// That a file cannot be run, which some hosts add to every memory file (sysctl `vm.memfd_noexec`).
 const SEAL_EXEC: SealFlags = SealFlags::from_bits_retain(0x20);
 
-/// A log.
 pub(super) struct Log {
     words: SharedWords,
     /// Bytes of the ring.
@@ -145,7 +144,6 @@ impl Log {
         run
     }
 
-    /// Its memory.
     pub(super) fn memory(&self) -> BorrowedFd<'_> {
         self.words.as_fd()
     }

@@ -7,13 +7,10 @@
 use super::limits::DATA_MAX;
 use vellum_vfs::{Errno, SetTime, Timestamp};
 
-/// Words of a head.
 pub(super) const HEAD_WORDS: usize = 9;
-/// Bytes of a head.
 pub(super) const HEAD_BYTES: u64 = (HEAD_WORDS * size_of::<u64>()) as u64;
 /// The word of a head that says whether the record is still to be written.
 pub(super) const STATE: usize = 8;
-/// It is.
 pub(super) const LIVE: u64 = 1;
 /// Words before the sum. It is not of the time, which the storage says when the change has been made.
 const SUMMED: usize = 7;

@@ -45,7 +45,6 @@ impl ZonedBranch {
         Ok(Arc::new(Self { tree: Arc::clone(tree), root: Arc::new(root), shown }))
     }
 
-    /// The tree that it is in.
     #[must_use]
     pub const fn tree(&self) -> &Arc<ZonedTree> {
         &self.tree

@@ -101,7 +101,6 @@ impl ZonedTree {
         })
     }
 
-    /// The store.
     #[must_use]
     pub const fn store(&self) -> &Store {
         &self.store

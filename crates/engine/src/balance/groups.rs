@@ -463,7 +463,6 @@ impl Limit {
         self.write_text(&bytes.to_string());
     }
 
-    /// What it was.
     fn write_before(&self) {
         self.write_text(&self.before);
     }

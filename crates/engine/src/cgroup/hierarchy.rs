@@ -8,7 +8,6 @@ use std::io::{self, Write};
 use std::path::{Component, Path, PathBuf};
 use vellum_service::Failure;
 
-/// What a controller controls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Controller {
     /// Shares of processors.
@@ -17,7 +16,6 @@ pub enum Controller {
     CpuAcct,
     /// Which processors.
     Cpuset,
-    /// Memory.
     Memory,
     /// Disks.
     Io,
@@ -56,7 +54,6 @@ impl Controller {
 pub enum Version {
     /// One hierarchy for each controller, or for a few.
     One,
-    /// One for all.
     Two,
 }
 

@@ -105,7 +105,6 @@ impl Groups {
         Ok(())
     }
 
-    /// The processes in them.
     #[must_use]
     pub fn processes(&self) -> Vec<u32> {
         let of = |group: &Group| fs::read_to_string(group.dir.join("cgroup.procs")).unwrap_or_default();

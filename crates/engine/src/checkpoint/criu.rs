@@ -54,7 +54,6 @@ impl Criu {
         Ok(Self { program, version })
     }
 
-    /// Its version.
     pub(crate) fn version(&self) -> &str {
         &self.version
     }

@@ -99,7 +99,6 @@ fn add((own, mut entries): DirListing, path: &Path, digest: &mut Sha256) -> Vec<
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// One of this host.
 struct HostTree<'a> {
     top: OwnedFd,
     display: &'a Path,

@@ -61,9 +61,7 @@ pub enum ContainerEngine {
         /// What it was started with.
         settings: Box<Settings>,
     },
-    /// One of podman.
     Podman(RestoreSpec),
-    /// One of containerd.
     Containerd(Box<containerd::RestoreSpec>),
 }
 
@@ -166,7 +164,6 @@ impl TryFrom<RecordForm> for Record {
 /// A checkpoint in a list.
 #[derive(Clone, Debug)]
 pub struct CheckpointEntry {
-    /// Its name.
     pub name: String,
     /// What it says of itself, or why that cannot be read.
     pub record: Result<Record, Failure>,

@@ -23,7 +23,6 @@ const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::
 #[derive(Debug, Default, PartialEq, Eq)]
 struct UnsavedAttributes {
     files: usize,
-    /// One of them.
     first: PathBuf,
 }
 

@@ -32,7 +32,6 @@ impl HostMounts {
         Ok(())
     }
 
-    /// As options.
     pub(super) fn options(&self) -> impl Iterator<Item = &OsStr> {
         self.0.iter().flat_map(|[from, at]| [OsStr::new(OPTION), from.as_os_str(), at.as_os_str()])
     }

@@ -15,10 +15,8 @@ use vellum_service::Failure;
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A container that is there.
 #[derive(Clone, Debug, Serialize)]
 pub struct ContainerEntry {
-    /// Its name.
     pub name: String,
     /// Who sees to it.
     pub state: Manager,
@@ -42,7 +40,6 @@ pub enum Manager {
 }
 
 impl Manager {
-    /// The word for it.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {

@@ -48,7 +48,6 @@ pub struct Request {
     pub upper: Option<LayerSource>,
     /// What goes to an upper layer on CephFS is written behind, so far; none: before it is answered.
     pub write_behind: Option<WritebackConfig>,
-    /// Its name.
     pub name: Option<String>,
     /// Whether the command has a terminal; none: as standard input and output are.
     pub terminal: Option<bool>,

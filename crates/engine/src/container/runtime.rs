@@ -27,7 +27,6 @@ pub(crate) enum Kind {
     Other,
 }
 
-/// A runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Runtime {
     program: PathBuf,

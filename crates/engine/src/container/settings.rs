@@ -29,7 +29,6 @@ pub struct Settings {
     pub(crate) user: User,
     /// What it sees of the host.
     pub(crate) volumes: Vec<Volume>,
-    /// The pool that it is in.
     pub pool: Option<String>,
     /// The ids of the host that its own are; None: the same.
     pub(crate) ids: Option<String>,

@@ -18,7 +18,6 @@ pub(super) struct Signals {
     child: Arc<Mutex<Option<Child>>>,
 }
 
-/// The child.
 struct Child {
     handle: OwnedFd,
     /// It hears signals of the keyboard itself.
@@ -29,7 +28,6 @@ struct Child {
 const OF_KEYBOARD: [i32; 2] = [SIGINT, SIGQUIT];
 
 impl Signals {
-    /// Watches for them.
     pub(super) fn watch() -> Result<Self, Failure> {
         let failed = |e: std::io::Error| Failure::system("cannot watch for signals").because(e);
         let mut incoming = signal_hook::iterator::Signals::new(PASSED).map_err(failed)?;

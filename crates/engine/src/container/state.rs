@@ -323,7 +323,6 @@ impl StateDir {
         self.owned.path().ancestors().nth(2).unwrap_or(Path::new("/"))
     }
 
-    /// A path in it.
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }

@@ -53,7 +53,6 @@ struct Options {
     value: String,
 }
 
-/// A container of containerd.
 pub(crate) struct ContainerdContainer {
     namespace: String,
     id: String,

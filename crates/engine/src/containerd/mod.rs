@@ -31,7 +31,6 @@ const RUNTIME: &str = "runc";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RestoreSpec {
-    /// Its namespace there.
     pub namespace: String,
     /// The layers below, the top one first.
     pub lowers: Vec<Lowers>,

@@ -57,7 +57,6 @@ pub(crate) enum ResolvedImage {
 }
 
 impl ResolvedImage {
-    /// What it is.
     pub(crate) fn resolve(image: &Source) -> Result<Self, Failure> {
         match image {
             Source::Tree(dir) => Ok(Self::Tree(dir.clone().into())),

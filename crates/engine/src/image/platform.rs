@@ -10,7 +10,6 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// This one.
     pub(super) fn this() -> Self {
         let architecture = match std::env::consts::ARCH {
             "x86_64" => "amd64",

@@ -37,7 +37,6 @@ impl LayerStore {
         Self { dir: dir.into() }
     }
 
-    /// That directory.
     pub(crate) fn directory(&self) -> &Path {
         &self.dir
     }

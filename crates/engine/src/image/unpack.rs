@@ -27,7 +27,6 @@ const OPAQUE: &[u8] = b".wh..wh..opq";
 pub(super) enum UnpackError {
     /// The layer is at fault.
     Layer(String),
-    /// The system is.
     System(String),
     /// Somebody wants to stop.
     Stopped,

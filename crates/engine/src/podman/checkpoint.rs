@@ -127,7 +127,6 @@ struct SpecMount {
     source: PathBuf,
 }
 
-/// A container of podman.
 pub(crate) struct PodmanContainer {
     podman: Podman,
     vellum: PathBuf,

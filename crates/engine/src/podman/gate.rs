@@ -26,7 +26,6 @@ use vellum_sys::peer;
 
 /// The subcommand of `vellum` that waits.
 pub const GATE: &str = "internal-gate";
-/// The socket.
 const SOCKET: &str = "gate";
 /// How often it is looked whether podman has ended.
 const LOOK: Duration = Duration::from_millis(2);

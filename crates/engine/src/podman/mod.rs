@@ -38,7 +38,6 @@ const ARCHIVE: &str = "podman.tar";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RestoreSpec {
-    /// Its id.
     pub id: String,
     /// The version of podman.
     pub podman: String,
@@ -132,7 +131,6 @@ impl Podman {
         Ok(images.into_iter().next().map(|image| image.root.layers).unwrap_or_default())
     }
 
-    /// Its version.
     fn version(&self) -> Result<String, Failure> {
         let output = self.output(&["--version"])?;
         let text = String::from_utf8_lossy(&output.stdout);

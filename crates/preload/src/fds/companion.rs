@@ -53,10 +53,8 @@ impl EntryValue for Companion {
     }
 }
 
-/// A companion that is open.
 struct OpenCompanion {
     number: AtomicI32,
-    /// Whose it is.
     of: AtomicI32,
 }
 

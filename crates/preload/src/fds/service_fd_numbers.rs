@@ -6,7 +6,6 @@ use core::sync::atomic::{AtomicBool, AtomicU64};
 
 /// Numbers that were handed out; some may be other files by now.
 pub(super) static HELD: [AtomicU64; DESCRIPTORS / 64] = [const { AtomicU64::new(0) }; DESCRIPTORS / 64];
-/// Any were.
 pub(super) static ANY: AtomicBool = AtomicBool::new(false);
 
 /// The service has handed a descriptor out.

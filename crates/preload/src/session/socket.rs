@@ -184,7 +184,6 @@ pub(crate) struct Delivery {
 pub(crate) enum Take {
     /// Waits for it, for a second; the descriptor is closed on exec.
     Waiting,
-    /// It is there.
     Now { close_on_exec: bool },
 }
 

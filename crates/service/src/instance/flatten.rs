@@ -23,7 +23,6 @@ const RECORD_MAX: usize = 65_536;
 /// An upper layer that is to be completed.
 #[derive(Clone, Debug)]
 pub struct FlattenRequest {
-    /// The layer.
     pub upper: LayerSource,
     /// Those below, the top one first; none: those that the upper records.
     pub lowers: Vec<LayerSource>,

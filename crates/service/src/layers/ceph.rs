@@ -73,7 +73,6 @@ pub struct CephLayer {
     /// Its path below the filesystem's root, without a slash at either end.
     #[serde(with = "path_text")]
     path: PathBuf,
-    /// The cluster.
     pub cluster: Cluster,
 }
 

@@ -22,7 +22,6 @@ const LINK: &str = "link";
 pub struct Layer {
     /// How the engine calls it.
     pub name: String,
-    /// The upper.
     pub upper: PathBuf,
     /// Its work directory, if it is there.
     pub work: Option<PathBuf>,

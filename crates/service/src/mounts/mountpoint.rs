@@ -81,7 +81,6 @@ pub struct Mount {
     pub point: PathBuf,
     /// Its filesystem's type.
     pub fs_type: Vec<u8>,
-    /// Its source.
     pub source: Vec<u8>,
     /// Options of the mount, then of the filesystem.
     pub options: [Vec<u8>; 2],

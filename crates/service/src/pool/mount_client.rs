@@ -28,7 +28,6 @@ const ADDRESS_MAX: usize = 107;
 
 /// A pool as who mounts sees it.
 pub struct Pool<'a> {
-    /// Its socket.
     pub socket: &'a Path,
     /// Starts its service; returns when that listens, or somebody else's does.
     pub start: &'a dyn Fn() -> Result<(), Failure>,

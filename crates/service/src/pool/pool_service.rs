@@ -62,7 +62,6 @@ struct Books {
     stopping: bool,
 }
 
-/// The service.
 pub(super) struct PoolService {
     restarts: u64,
     program: PathBuf,

@@ -63,7 +63,6 @@ impl SupervisorState {
         self.set(Word::Serving, 1);
     }
 
-    /// It serves.
     pub(super) fn now_serving(&self) {
         self.set(Word::Serves, 1);
         self.set(Word::Serving, 1);

@@ -94,7 +94,6 @@ pub(super) struct FirstMount {
 pub struct Status {
     /// The process that serves.
     pub service: u32,
-    /// Its supervisor.
     pub supervisor: u32,
     /// Version of the program.
     pub version: String,

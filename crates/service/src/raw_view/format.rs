@@ -9,7 +9,6 @@ use vellum_vfs::{Attr, BranchDir, Errno, FileKind, Name, Result};
 
 /// How a branch is shown.
 pub(super) enum View {
-    /// As it is.
     Plain,
     /// As it would lie on a filesystem of this host.
     Hosted(HostView),

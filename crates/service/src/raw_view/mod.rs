@@ -31,7 +31,6 @@ type Listing = Vec<(CString, u64, Option<FileKind>)>;
 /// A file, and where it has holes, if its branch does not say so.
 type OpenFile = (Arc<dyn BranchFile>, Option<Arc<OwnBlocks>>);
 
-/// What an open is of.
 #[derive(Clone)]
 enum Open {
     File(OpenFile),

@@ -34,7 +34,6 @@ pub(super) struct AccessLock {
     changed: Condvar,
 }
 
-/// One of them.
 #[derive(Debug)]
 pub(super) struct AccessGuard {
     desk: Arc<AccessLock>,

@@ -32,7 +32,6 @@ pub(super) enum Op {
     Entry = 3,
     /// Read from the offset on.
     Read = 4,
-    /// Remove this one.
     Remove = 5,
     /// Make everything durable.
     Settle = 6,

@@ -431,7 +431,6 @@ impl CephFile {
         unsafe { (client.library.ceph_ll_close)(client.mount.raw(), self.raw.raw()) }
     }
 
-    /// The inode.
     #[must_use]
     pub const fn inode(&self) -> &Arc<CephInode> {
         &self.inode

@@ -48,7 +48,6 @@ impl EntryCache {
 
 /// What is known of a name.
 pub(crate) enum EntryLookup {
-    /// It has this node.
     Node(Arc<Node>),
     /// There is no such name.
     Absent,

@@ -24,7 +24,6 @@ const ID: usize = 1;
 const HEADER: usize = 512;
 /// What is added when all that was told of a node is over: to the upper half, which nothing else changes.
 const LEFT: u64 = 1 << 32;
-/// All words.
 const WORDS: usize = HEADER + MAX_CHUNKS * CHUNK;
 
 /// The numbers of all nodes of a tree.

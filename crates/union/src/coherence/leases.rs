@@ -8,7 +8,6 @@ use vellum_vfs::ActiveOperations;
 
 /// What the kernel may believe of a directory.
 pub(crate) struct DirLease {
-    /// Its attributes.
     pub(crate) attributes: AtomicBool,
     /// That names are not there.
     pub(crate) negative: NegativeDentries,

@@ -115,7 +115,6 @@ impl<'a> LockedNames<'a> {
         self.dir
     }
 
-    /// Its node.
     pub(crate) fn node(&self) -> &'a Arc<Node> {
         self.node
     }

@@ -48,7 +48,6 @@ impl WriterFilter {
 pub(crate) struct Handouts {
     /// By what they are handed out.
     pub(crate) export: Arc<dyn Export>,
-    /// All of them.
     pub(crate) written: WriterFilter,
     /// Those of them that nobody writes to any more.
     pub(crate) no_writer_cache: NoWriterCache,

@@ -23,7 +23,6 @@ const WORDS: usize = (CHUNK_BLOCKS / WORD_BITS) as usize;
 enum Chunk {
     /// No block is the file's own.
     None,
-    /// All are.
     All,
     /// Some are: one bit each, and how many there are.
     Some { words: Box<[AtomicU64]>, own: AtomicU32 },

@@ -76,7 +76,6 @@ pub(crate) trait Evict: Send + Sync {
 
 /// The outcome of a look at a slot.
 pub(crate) enum EvictOutcome {
-    /// Closed.
     Closed,
     /// Used since the last look, so it stays this time.
     Stays,

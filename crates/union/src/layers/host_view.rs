@@ -35,7 +35,6 @@ pub enum HostEntry {
 }
 
 impl HostEntry {
-    /// What is there.
     #[must_use]
     pub fn object(&self) -> &dyn Object {
         match self {

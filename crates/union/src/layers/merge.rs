@@ -54,7 +54,6 @@ pub(crate) enum LayerLookup {
     File {
         /// The lower directory that holds it.
         dir: Arc<LowerDir>,
-        /// Its name there.
         name: Box<CStr>,
         /// Its attributes, as stored.
         attr: Attr,

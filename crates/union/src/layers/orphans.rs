@@ -66,7 +66,6 @@ impl OrphanNames {
         Ok(Arc::new(Self { dir: Arc::clone(dir), users: Mutex::new(users) }))
     }
 
-    /// The names that are there.
     pub(crate) fn names(&self) -> BTreeSet<Box<CStr>> {
         self.users.lock().keys().copied().map(orphan_name).collect()
     }

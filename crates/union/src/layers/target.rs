@@ -8,7 +8,6 @@ use vellum_vfs::{Attr, BranchDir, BranchFile, Errno, Error, Name, Object, OpenMo
 
 /// An entry of a directory, or a held object.
 pub(crate) enum Target<'a> {
-    /// An entry.
     Entry(Arc<dyn BranchDir>, &'a CStr),
     /// A held object.
     Object(Arc<dyn Object>),

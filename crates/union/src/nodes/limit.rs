@@ -45,7 +45,6 @@ impl NodeLimit {
         self.most.load(Relaxed)
     }
 
-    /// Sets that.
     pub fn set_most(&self, most: usize) {
         self.most.store(most, Relaxed);
     }
@@ -56,7 +55,6 @@ impl NodeLimit {
         self.is_short.load(Relaxed)
     }
 
-    /// Sets that.
     pub fn set_short(&self, is_short: bool) {
         if self.is_short() != is_short {
             self.is_short.store(is_short, Relaxed);

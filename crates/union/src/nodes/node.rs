@@ -47,11 +47,9 @@ impl Dentry {
 
 /// An object that the kernel holds by its id.
 pub(crate) struct Node {
-    /// The id.
     pub(crate) id: NodeId,
     /// Inode number as the union shows it; stable over copy-up and remount.
     pub(crate) ino: u64,
-    /// What it is.
     pub(crate) body: Body,
     origin: Arc<Origin>,
 }
@@ -164,7 +162,6 @@ pub(crate) struct Inherit {
 
 /// Everything that is not a directory. Most of them are only looked at, and have nothing but this.
 pub(crate) struct File {
-    /// Its kind.
     pub(crate) kind: FileKind,
     /// Where it lives.
     pub(crate) state: RwLock<FileState>,
@@ -268,7 +265,6 @@ impl Io {
 pub(crate) struct FileState {
     /// Names by which it is known here; there may be more in the layer.
     pub(crate) names: Names,
-    /// Its inode.
     pub(crate) at: InodeLocation,
     /// Which inode that is; None after a copy-up, until somebody needs to know.
     pub(crate) inode: Option<InodeKey>,

@@ -60,7 +60,6 @@ impl Layers {
 }
 
 impl Core {
-    /// Sets all flags.
     pub(crate) fn set_flags(&self, node: &Arc<Node>, flags: u32) -> Result<()> {
         let changed = self.layers.flags(node)? ^ flags;
         if changed & !CHANGEABLE != 0 {

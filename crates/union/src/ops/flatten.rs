@@ -49,7 +49,6 @@ pub struct FlattenRun {
 /// How much may be copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Bytes in all.
     pub bytes: u64,
     /// Hundredths of the filesystem that stay free, but not more than 4 GiB.
     pub spare: u64,

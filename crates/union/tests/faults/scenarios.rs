@@ -146,7 +146,6 @@ fn marks_names(kind: &Kind) -> bool {
     kind.privileged && kind.exchange
 }
 
-/// All of them.
 pub fn all() -> Vec<Scenario> {
     let mut list = List(Vec::new());
     let plain = RenameFlags::empty();

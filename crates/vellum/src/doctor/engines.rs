@@ -4,7 +4,6 @@ use super::check::Check;
 use super::host::Host;
 use std::path::{Path, PathBuf};
 
-/// A store of layers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LayerStore {
     pub(super) path: PathBuf,

@@ -116,7 +116,6 @@ impl Options {
         self.config.work = Some(LayerSource::named(name));
     }
 
-    /// Sets the profile.
     pub fn set_profile(&mut self, profile: Profile) {
         self.config.profile = profile;
     }

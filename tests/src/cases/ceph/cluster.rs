@@ -27,7 +27,6 @@ const STEP: usize = 4 << 20;
 
 /// A cluster, which ends with this.
 pub(in crate::cases) struct Cluster {
-    /// Its configuration.
     pub(in crate::cases) conf: PathBuf,
     /// A client beside those of mounts.
     client: Option<Arc<CephClient>>,

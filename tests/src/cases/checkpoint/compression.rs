@@ -66,7 +66,6 @@ fn goes_on_packed(scene: &Scene<'_>, name: &str) -> Outcome {
     scene.nothing_is_left()
 }
 
-/// In a directory.
 pub(super) fn directory_zstd(cx: &Cx) -> Outcome {
     let scene = Scene::with_host_programs(cx)?;
     goes_on_packed(&scene, "dzstd")?;
@@ -120,7 +119,6 @@ pub(super) fn digest(of: &VellumProcess) -> Outcome<String> {
     }
 }
 
-/// In a directory.
 pub(super) fn directory_increments(cx: &Cx) -> Outcome {
     chain_of(&Scene::with_host_programs(cx)?, "dchain", &[])
 }

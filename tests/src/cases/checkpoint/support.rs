@@ -109,7 +109,6 @@ impl<'a> Scene<'a> {
         self.to.clone()
     }
 
-    /// One of them.
     pub(in crate::cases) fn kept(&self, name: &str) -> PathBuf {
         Path::new(&self.to()).join(name)
     }
@@ -216,7 +215,6 @@ impl<'a> Scene<'a> {
 }
 
 impl VellumProcess {
-    /// All that it has said.
     pub(in crate::cases) fn said(&self) -> Outcome<String> {
         Ok(fs::read_to_string(&self.said)?)
     }

@@ -60,12 +60,10 @@ pub enum WriteMode {
     Limited,
     /// As unpaced, into another ext4 on the same disk.
     Elsewhere,
-    /// Paced.
     Paced,
 }
 
 impl WriteMode {
-    /// All of them.
     pub const ALL: [Self; 5] = [Self::Unpaced, Self::Idle, Self::Limited, Self::Elsewhere, Self::Paced];
 
     /// As tables call it.
@@ -95,7 +93,6 @@ pub struct Plan {
 /// One load beside one manner.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// The load.
     pub others: OtherLoad,
     /// How the image is written.
     pub manner: WriteMode,
@@ -146,7 +143,6 @@ pub struct Report {
     pub machine: Machine,
     /// The disk's scheduler, the one in use in brackets; empty where it is not known. Not all of them know an idle class.
     pub scheduler: String,
-    /// Bytes of an image.
     pub image_bytes: u64,
     /// Seconds that an image takes alone, by manner.
     pub alone: Vec<(WriteMode, f64)>,

@@ -234,7 +234,6 @@ impl ObjectInfo {
         Ok(Self { stored, foot, display: display.to_owned() })
     }
 
-    /// One in memory.
     #[cfg(test)]
     pub(in crate::checkpoint) fn in_memory(bytes: Vec<u8>, display: &str) -> Result<Self, Failure> {
         Self::at(Box::new(MemorySource(bytes)), display)

@@ -53,7 +53,6 @@ pub(in crate::checkpoint) struct Parent {
     pub(in crate::checkpoint) id: [u8; 16],
 }
 
-/// All of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::checkpoint) struct Map {
     /// Drawn when the object was made.

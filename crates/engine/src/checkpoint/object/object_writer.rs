@@ -27,7 +27,6 @@ enum Progress<O> {
     Writing(WritePipeline<O>),
     /// All was put.
     Packed(O, Map),
-    /// All is there.
     Whole(O),
 }
 

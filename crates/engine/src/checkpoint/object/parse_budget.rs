@@ -48,7 +48,6 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for List<T> {
     }
 }
 
-/// A list.
 pub(super) fn list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Vec<T>, D::Error> {
     from.deserialize_seq(List(PhantomData))
 }
@@ -73,7 +72,6 @@ impl<'de, K: Deserialize<'de> + Ord, V: Deserialize<'de>> Visitor<'de> for Map<K
     }
 }
 
-/// A map.
 pub(super) fn map<'de, K, V, D>(from: D) -> Result<BTreeMap<K, V>, D::Error>
 where
     K: Deserialize<'de> + Ord,

@@ -49,7 +49,6 @@ impl ByteSource for MemorySource {
     }
 }
 
-/// In a file.
 #[derive(Debug)]
 pub(in crate::checkpoint) struct FileSource {
     file: File,

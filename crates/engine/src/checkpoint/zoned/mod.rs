@@ -119,7 +119,6 @@ impl Zoned {
         self.look(&store, name)?.record()
     }
 
-    /// Looks at one that is there.
     fn look(&self, store: &StoreAccess, name: &str) -> Result<ObjectInfo, Failure> {
         let (name, display) = (object(name), format!("{}/{name}", self.display()));
         let size = store.size(&name).and_then(|size| size.ok_or_else(|| io_error(Error::NotFound)));
@@ -212,7 +211,6 @@ fn io_error(error: Error) -> io::Error {
     }
 }
 
-/// An object in a store.
 #[derive(Debug)]
 struct StoreObject {
     store: StoreAccess,

@@ -199,9 +199,7 @@ const TARGET_MAX: usize = 4096;
 /// Something in a directory on CephFS.
 #[derive(Clone, Debug)]
 pub struct CephEntry {
-    /// Its name.
     pub name: OsString,
-    /// Its attributes.
     pub attr: Attr,
     /// Of a symbolic link, where it leads.
     pub target: Vec<u8>,

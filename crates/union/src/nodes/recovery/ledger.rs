@@ -46,7 +46,6 @@ const LONG: usize = FEW + MAX_CHUNKS * CHUNK * FEW_RECORD;
 const LONG_RECORD: usize = 64;
 /// Where a [search] begins.
 const SEARCH: usize = LONG + MAX_CHUNKS * CHUNK * LONG_RECORD;
-/// All words.
 const WORDS: usize = SEARCH + search::WORDS;
 
 /// Words of a record.
@@ -74,7 +73,6 @@ mod word {
     pub(super) const HELD: usize = FEW + 6;
     /// The second place.
     pub(super) const OTHER_PLACE: usize = FEW + 7;
-    /// All of them.
     pub(super) const END: usize = FEW + super::FEW_RECORD;
 
     /// One of the two places.
@@ -679,7 +677,6 @@ impl Ledger {
         })
     }
 
-    /// All records.
     pub(crate) fn records(&self) -> impl Iterator<Item = Record> + '_ {
         self.known().filter_map(|id| self.read(id))
     }

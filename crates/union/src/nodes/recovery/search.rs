@@ -15,7 +15,6 @@ pub(super) const WORDS: usize = 1 << 22;
 /// Where names that were found begin.
 const NAMES: usize = 3 << 20;
 
-/// Its words.
 mod word {
     /// 1: a process searches in its own memory.
     pub(super) const OWN: usize = 0;

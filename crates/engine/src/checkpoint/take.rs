@@ -100,7 +100,10 @@ pub fn take(asked: &Take) -> Result<TakeOutcome, Failure> {
     let mut work = Work { asked, subject: &mut *subject, criu: &criu, lock: &lock };
     match work.go(writer) {
         Ok(taken) => Ok(taken),
-        Err(why) => Err(why.context(format!("container {container}: no checkpoint, and it goes on"))),
+        Err(why) => {
+            Err(why
+                .context(format!("container {container}: checkpoint failed; the container is still running")))
+        }
     }
 }
 
@@ -175,7 +178,7 @@ impl Work<'_> {
             guarded.resume()?;
         }
         let pause = begin.elapsed();
-        tracing::info!(?ahead, ?still, ?pause_ahead, ?pause, "the container has stood still");
+        tracing::info!(?ahead, ?still, ?pause_ahead, ?pause, "the container was paused");
         self.subject.release(writer)?;
         let Sizes { images, upper, stored } = writer.sizes()?;
         let (stored_bytes, parents) = stored.unzip();
@@ -230,7 +233,7 @@ impl Work<'_> {
             // A program that has just begun.
             guarded.resume()?;
         }
-        Err(Failure::system("libvellum.so comes back again and again, by programs that begin"))
+        Err(Failure::system("new programs keep loading libvellum.so, and the checkpoint was not saved"))
     }
 
     fn dumped(&self, output: &Output, work: &Path) -> Result<(), Failure> {

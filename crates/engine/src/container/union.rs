@@ -86,7 +86,7 @@ pub(super) fn take_away(
     let mut patience = patience;
     if kept
         && is_mounted(merged)
-        && let Err(why) = vellum_service::instance::durable::sync(merged)
+        && let Err(why) = vellum_service::instance::sync::sync(merged)
     {
         tracing::warn!("{why}; what the container wrote may be lost with the power");
     }

@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Output};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use vellum_service::Failure;
-use vellum_service::instance::durable;
+use vellum_service::instance::sync;
 
 /// What a container's name begins with that is podman's.
 const PODMAN: &str = "podman:";
@@ -150,7 +150,7 @@ impl Work<'_> {
         }
         let merged = self.subject.merged();
         // One that writes all the time is never done with it; what comes later is taken by the second pass.
-        durable::flush_ahead(&merged)?;
+        sync::flush_ahead(&merged)?;
         let ahead = writer.first_pass()?;
         if ahead.bytes >= MUCH {
             writer.drain()?;
@@ -162,9 +162,9 @@ impl Work<'_> {
         let begin = self.stop(guarded)?;
         if self.subject.is_shown() {
             // What is noted of partial files' blocks is another one's to believe only when it is durable.
-            durable::sync(&merged)?;
+            sync::sync(&merged)?;
         } else {
-            durable::flush(&merged)?;
+            sync::flush(&merged)?;
         }
         let dump = dump.begin(guarded.has_connections())?;
         // The dump has to end before the container goes on, whatever became of the copy.

@@ -1,6 +1,7 @@
 //! All mounts of Vellum that this process can see, asked what they have done.
 
-use crate::query::{ask, read};
+use crate::query::{self, read};
+use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -42,6 +43,8 @@ pub struct Answers {
     pub all: Vec<Answer>,
     /// Those that have not in time.
     pub silent: Vec<PathBuf>,
+    /// Those whose service has ended.
+    pub ended: Vec<PathBuf>,
 }
 
 /// Asks. A mount of another user, which does not answer, is left out unless it was named.
@@ -61,7 +64,7 @@ pub fn ask_all(choice: &Choice) -> Result<Answers, Failure> {
         let (point, to_us) = (point.clone(), to_us.clone());
         // One each: it may hang in the kernel, and then it ends with this process.
         std::thread::spawn(move || {
-            let answer = one(&point);
+            let answer = query::answer(&point, STATS);
             let _ = to_us.send((point, answer));
         });
     }
@@ -80,7 +83,15 @@ pub fn ask_all(choice: &Choice) -> Result<Answers, Failure> {
     for point in points {
         match answers.remove(&point) {
             None => found.silent.push(point),
-            Some(Ok(stats)) => {
+            Some(Err(Errno::NOTCONN)) if choice.mountpoints.is_empty() => found.ended.push(point),
+            Some(Err(e)) if !choice.mountpoints.is_empty() => return Err(query::refused(&point, e)),
+            Some(Err(_)) => {}
+            Some(Ok(answer)) => {
+                let stats: InstanceStats = match read(&answer) {
+                    Err(failure) if !choice.mountpoints.is_empty() => return Err(failure),
+                    Err(_) => continue,
+                    Ok(stats) => stats,
+                };
                 let pool = pools.get(&stats.pid).cloned();
                 if choice.pool.is_none() || choice.pool == pool {
                     let resident = resident(stats.pid);
@@ -88,19 +99,13 @@ pub fn ask_all(choice: &Choice) -> Result<Answers, Failure> {
                     found.all.push(Answer { pool, stats, resident, waiting });
                 }
             }
-            Some(Err(failure)) if !choice.mountpoints.is_empty() => return Err(failure),
-            Some(Err(_)) => {}
         }
     }
     Ok(found)
 }
 
-fn one(point: &Path) -> Result<InstanceStats, Failure> {
-    read(&ask(point, STATS.to_owned())?)
-}
-
 /// Where Vellum is mounted, each place once.
-pub(crate) fn mount_points() -> Vec<PathBuf> {
+fn mount_points() -> Vec<PathBuf> {
     let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     let mut points: Vec<PathBuf> = Vec::new();
     let mut devices = Vec::new();

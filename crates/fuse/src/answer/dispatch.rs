@@ -403,8 +403,8 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
     fn forget(&self, node: NodeId, count: u64) {
         let opens = if self.backing.is_kept() { self.fs.own_opens(node) } else { OwnOpens::default() };
         self.fs.forget(node, count);
-        if opens != OwnOpens::default() && self.fs.own_opens(node) == OwnOpens::default() {
-            self.backing.end(self.device, node, opens);
+        if opens != OwnOpens::default() {
+            self.backing.end(self.device, self.fs, node, opens);
         }
     }
 

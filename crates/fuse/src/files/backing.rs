@@ -155,8 +155,9 @@ impl BackingTable {
         let Some(shard) = self.shard(node) else { return };
         let mut table = shard.lock();
         self.recall(&mut table, fs, node);
-        let Some(backing) = table.get_mut(&node) else { return };
+        // A release that is carried out twice takes back more than this.
         begins();
+        let Some(backing) = table.get_mut(&node) else { return };
         backing.opens -= 1;
         if self.kept {
             fs.keep_own_opens(node, backing.to_kept());
@@ -201,9 +202,20 @@ impl BackingTable {
 
     /// The kernel has forgotten a node, of which `kept` opens are written down: those are of requests that were carried out twice, for it
     /// forgets what is open last of all.
-    pub(crate) fn end(&self, device: &OwnedFd, node: NodeId, kept: OwnOpens) {
-        let here = self.shard(node).and_then(|shard| shard.lock().remove(&node));
-        if let Some(backing) = here.or_else(|| Backing::from_kept(kept)) {
+    pub(crate) fn end(
+        &self,
+        device: &OwnedFd,
+        fs: &(impl Filesystem + ?Sized),
+        node: NodeId,
+        kept: OwnOpens,
+    ) {
+        let Some(shard) = self.shard(node) else { return };
+        let mut table = shard.lock();
+        // Looked up and opened again meanwhile.
+        if fs.own_opens(node) != OwnOpens::default() {
+            return;
+        }
+        if let Some(backing) = table.remove(&node).or_else(|| Backing::from_kept(kept)) {
             backing.give_back(device);
         }
     }

@@ -36,7 +36,7 @@ pub use sockets::{
 pub use wire::Status;
 
 /// Version of everything that one service leaves to the next: mount records, ledgers, generations, requests in flight.
-pub const FORMAT: u32 = 16;
+pub const FORMAT: u32 = 17;
 
 /// What supervisors and heirs are called in lists of processes.
 pub const KEEPERS: [&str; 2] = ["vellum-keeper", "vellum-standby"];

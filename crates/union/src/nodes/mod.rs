@@ -145,14 +145,10 @@ impl Nodes {
         self.table.lookups(id) == lookups && (lookups > 0 || is_left())
     }
 
-    /// Whether the kernel has forgotten an id, and its node has not been made again.
-    pub(crate) fn is_forgotten(&self, id: NodeId) -> bool {
-        self.table.is_forgotten(id)
-    }
-
-    /// The kernel has forgotten a node. What is open it forgets last: opens that are still counted were counted twice.
-    pub(crate) fn end_opens(&self, id: NodeId, file: Option<&Arc<File>>) {
-        let Some(ledger) = self.ledger() else { return };
+    /// The kernel has forgotten a node. What is open it forgets last: opens that are still counted were counted twice, by a predecessor and
+    /// by this process.
+    fn end_opens(&self, id: NodeId, file: Option<&Arc<File>>) {
+        let Some(ledger) = self.ledger().filter(|_| self.is_recovering()) else { return };
         let cached = ledger.end_opens(id);
         if let Some(file) = file.filter(|_| cached > 0) {
             let less = |opens: u32| Some(opens.saturating_sub(cached));
@@ -167,7 +163,7 @@ impl Nodes {
 
     /// Takes back `count` lookups by the kernel; the node, if none are left.
     pub(crate) fn forget(&self, id: NodeId, count: u64) -> Option<Arc<Node>> {
-        self.table.forget(id, count)
+        self.table.forget(id, count, |node| self.end_opens(id, node.and_then(|node| node.as_file())))
     }
 
     /// Remembers a forgotten node for handles.

@@ -24,14 +24,48 @@ type Group = Box<[ArcSwapOption<Chunk>]>;
 
 struct Slot {
     serial: u32,
-    /// As far as that can be counted: what has been looked up more often is forgotten all at once.
-    lookups: u32,
+    counts: Counts,
     node: Option<Arc<Node>>,
 }
 
+/// How often the kernel has looked an id up, as far as that can be counted: what has been looked up more often is forgotten all at once. And
+/// whether the id is a predecessor's, of which no node has been made again: a bit that would otherwise cost a word of each node.
+#[derive(Clone, Copy, Default)]
+struct Counts(u32);
+
+impl Counts {
+    const PENDING: u32 = 1 << 31;
+
+    /// Of a predecessor's id.
+    fn pending(lookups: u64) -> Self {
+        Self(number(lookups) | Self::PENDING)
+    }
+
+    const fn is_pending(self) -> bool {
+        self.0 & Self::PENDING != 0
+    }
+
+    const fn lookups(self) -> u32 {
+        self.0 & !Self::PENDING
+    }
+
+    /// The node is there.
+    const fn made(self) -> Self {
+        Self(self.lookups())
+    }
+
+    fn more(self) -> Self {
+        Self((self.lookups() + 1).min(Self::PENDING - 1))
+    }
+
+    fn less(self, count: u64) -> Self {
+        Self(self.lookups().saturating_sub(number(count)) | self.0 & Self::PENDING)
+    }
+}
+
 /// A number of lookups.
-fn counted(lookups: u64) -> u32 {
-    u32::try_from(lookups).unwrap_or(u32::MAX)
+fn number(lookups: u64) -> u32 {
+    u32::try_from(lookups).map_or(Counts::PENDING - 1, |count| count.min(Counts::PENDING - 1))
 }
 
 struct Chunk {
@@ -127,7 +161,7 @@ impl Table {
             if let Some(chunk) = self.place(index / CHUNK).and_then(ArcSwapOption::load_full)
                 && let Some(slot) = chunk.slots.get(index % CHUNK)
             {
-                *slot.lock() = Slot { serial, lookups: counted(record.lookups), node: None };
+                *slot.lock() = Slot { serial, counts: Counts::pending(record.lookups), node: None };
             }
         }
         for (chunk, taken) in taken {
@@ -149,7 +183,9 @@ impl Table {
         let Some(group) = self.groups.get(at / GROUP) else { return false };
         let group = group.get_or_init(|| (0..GROUP).map(|_| ArcSwapOption::empty()).collect());
         let Some(place) = group.get(at % GROUP) else { return false };
-        let slots = (0..CHUNK).map(|_| Mutex::new(Slot { serial: 0, lookups: 0, node: None })).collect();
+        let slots = (0..CHUNK)
+            .map(|_| Mutex::new(Slot { serial: 0, counts: Counts::default(), node: None }))
+            .collect();
         place.store(Some(Arc::new(Chunk { slots })));
         if allocator.chunks.len() <= at {
             allocator.chunks.resize_with(at + 1, || None);
@@ -189,7 +225,8 @@ impl Table {
             let serial = allocator.serial;
             let index = usize::from(chunk) * CHUNK + usize::from(slot);
             if let Some(chunk) = self.place(usize::from(chunk)).and_then(ArcSwapOption::load_full) {
-                *chunk.slots[usize::from(slot)].lock() = Slot { serial, lookups: 0, node: None };
+                *chunk.slots[usize::from(slot)].lock() =
+                    Slot { serial, counts: Counts::default(), node: None };
             }
             if let Some(ledger) = &self.ledger {
                 ledger.set_serial(serial);
@@ -215,6 +252,9 @@ impl Table {
         if let Some(chunk) = place.and_then(ArcSwapOption::load_full) {
             let mut slot = chunk.slots[slot].lock();
             debug_assert!(slot.serial == serial && slot.node.is_none(), "an id is given back twice");
+            if slot.serial != serial {
+                return;
+            }
             slot.serial = 0;
         }
         free.push(slot as u16);
@@ -259,8 +299,8 @@ impl Table {
     /// Counts one lookup of a node by the kernel.
     pub(crate) fn acquire(&self, node: &Arc<Node>) {
         self.with(node.id, |slot| {
-            slot.lookups = slot.lookups.saturating_add(1);
-            self.write_down(node.id, slot.lookups.into());
+            slot.counts = slot.counts.more();
+            self.write_down(node.id, slot.counts.lookups().into());
             if slot.node.is_none() {
                 slot.node = Some(Arc::clone(node));
             }
@@ -276,7 +316,8 @@ impl Table {
     /// The node of an id that a predecessor has given out has been made again.
     pub(crate) fn recovered(&self, node: &Arc<Node>) {
         self.with(node.id, |slot| {
-            if slot.lookups > 0 && slot.node.is_none() {
+            slot.counts = slot.counts.made();
+            if slot.counts.lookups() > 0 && slot.node.is_none() {
                 slot.node = Some(Arc::clone(node));
             }
         });
@@ -292,24 +333,35 @@ impl Table {
         if id == NodeId::ROOT {
             return 1;
         }
-        self.with(id, |slot| slot.lookups.into()).unwrap_or(0)
+        self.with(id, |slot| slot.counts.lookups().into()).unwrap_or(0)
     }
 
     /// Whether the kernel has forgotten an id of a predecessor before its node was made again.
     pub(crate) fn is_forgotten(&self, id: NodeId) -> bool {
-        self.with(id, |slot| slot.lookups == 0 && slot.node.is_none()).unwrap_or(false)
+        self.with(id, |slot| slot.counts.is_pending() && slot.counts.lookups() == 0 && slot.node.is_none())
+            .unwrap_or(false)
     }
 
     /// Takes `count` lookups back. If none are left, the node is returned, to be dropped by the caller: that releases
-    /// its id and may drop its parents, which must not happen under the slot's lock.
-    pub(crate) fn forget(&self, id: NodeId, count: u64) -> Option<Arc<Node>> {
+    /// its id and may drop its parents, which must not happen under the slot's lock. Under it `at_end` is called, before the id can be looked
+    /// up again.
+    pub(crate) fn forget(
+        &self,
+        id: NodeId,
+        count: u64,
+        at_end: impl FnOnce(Option<&Arc<Node>>),
+    ) -> Option<Arc<Node>> {
         if id == NodeId::ROOT {
             return None;
         }
         self.with(id, |slot| {
-            slot.lookups = slot.lookups.saturating_sub(counted(count));
-            self.write_down(id, slot.lookups.into());
-            if slot.lookups == 0 { slot.node.take() } else { None }
+            slot.counts = slot.counts.less(count);
+            self.write_down(id, slot.counts.lookups().into());
+            if slot.counts.lookups() > 0 {
+                return None;
+            }
+            at_end(slot.node.as_ref());
+            slot.node.take()
         })
         .flatten()
     }
@@ -354,7 +406,7 @@ impl Table {
             };
             for slot in chunk.slots.iter().skip(at % CHUNK) {
                 let slot = slot.lock();
-                if slot.lookups > 0 {
+                if slot.counts.lookups() > 0 {
                     found.push(id_of(at, slot.serial));
                 }
                 at += 1;
@@ -431,6 +483,17 @@ mod tests {
         assert_eq!(all.len(), CHUNK);
         let line = |slot: u16| usize::from(slot) * size_of::<Mutex<Slot>>() / 128;
         assert!(order.windows(2).all(|pair| line(pair[0]) != line(pair[1])));
+    }
+
+    #[test]
+    fn an_id_is_pending_until_its_node_is_made_again() {
+        assert!(Counts::pending(3).is_pending() && Counts::pending(3).lookups() == 3);
+        assert!(Counts::pending(3).less(3).is_pending() && Counts::pending(3).less(9).lookups() == 0);
+        for made in [Counts::pending(3).made(), Counts::pending(3).more(), Counts::default().more()] {
+            assert!(!made.is_pending() && !made.less(9).is_pending(), "{}", made.0);
+        }
+        let most = Counts::pending(u64::MAX).more();
+        assert_eq!((most.lookups(), most.is_pending()), (Counts::PENDING - 1, false));
     }
 
     #[test]

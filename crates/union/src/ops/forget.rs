@@ -17,17 +17,11 @@ impl Core {
             // Others may hold it still: its id is given back when it is dropped.
             // A front that holds nothing can ask for nothing by a handle.
             Some(node) => {
-                self.nodes.end_opens(id, node.as_file());
                 if self.coherence.kernel().is_some() {
                     self.note_forgotten(&node);
                 }
             }
-            None => {
-                self.release_kept(self.nodes.forget_unrecovered(id));
-                if self.nodes.is_recovering() && self.nodes.is_forgotten(id) {
-                    self.nodes.end_opens(id, None);
-                }
-            }
+            None => self.release_kept(self.nodes.forget_unrecovered(id)),
         }
     }
 

@@ -12,7 +12,8 @@ use crate::nodes::text_busy::ANY_EXECUTE;
 use crate::ops::forget::is_gone;
 use crate::union::Core;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::fence;
 use vellum_vfs::{
     Attr, BranchFile, Context, Duties, Errno, Error, FileKind, OpenIo, OpenMode, Result, SetAttr, SetTime,
     WriteFlags,
@@ -273,8 +274,20 @@ impl Core {
                     return Err(stale());
                 }
             }
+            if io.through_cache && !io.writable {
+                self.nodes.count_cached(node, file, 1);
+                // One who copies it up at the same time sees the count, or this one sees the copy: the kernel takes one kind of open at a time.
+                fence(SeqCst);
+                if !self.layers.readable(file)?.writable {
+                    return Ok(OpenIo::Cached { keep: !node.marks().alias });
+                }
+                self.nodes.count_cached(node, file, -1);
+                return Err(stale());
+            }
             io
         };
+        // The other half of that.
+        fence(SeqCst);
         // A file that is partial, or was when it was opened, goes through the kernel's cache until all its opens have ended.
         // Counted before looking, so that one who finds it whole at the same time sees the count.
         let descriptor = io.file.descriptor();
@@ -326,7 +339,8 @@ impl Core {
 impl Nodes {
     /// Counts opens through the kernel's cache.
     pub(crate) fn count_cached(&self, node: &Node, file: &File, change: i32) {
-        file.cached_opens.fetch_add(change.cast_unsigned(), Relaxed);
+        let next = |opens: u32| Some(opens.saturating_add_signed(change));
+        let _ = file.cached_opens.fetch_update(Relaxed, Relaxed, next);
         if let Some(ledger) = self.ledger() {
             ledger.count_cached_opens(node.id, change);
         }

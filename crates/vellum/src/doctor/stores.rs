@@ -2,11 +2,8 @@
 
 use super::check::Check;
 use super::engines::LayerStore;
-use crate::mounts::{Choice, ask_all, mount_points};
-use crate::query::answer;
-use rustix::io::Errno;
+use crate::mounts::{Choice, ask_all};
 use vellum_engine::Failure;
-use vellum_service::instance::INSTANCE;
 use vellum_service::layers::store::{layers, needs_lowers};
 
 /// Stores whose engine would now read partial files without Vellum.
@@ -53,8 +50,7 @@ pub(super) fn mounts() -> Result<Vec<Check>, Failure> {
         let shown = point.display().to_string();
         checks.push(Check::problem(SUBJECT, format!("{shown}: its service does not answer"), remedy(shown)));
     }
-    let is_dead = |point: &std::path::PathBuf| answer(point, INSTANCE) == Err(Errno::NOTCONN);
-    for point in mount_points().into_iter().filter(|point| !answers.silent.contains(point)).filter(is_dead) {
+    for point in &answers.ended {
         let shown = point.display().to_string();
         checks.push(Check::problem(SUBJECT, format!("{shown}: its service has ended"), remedy(shown)));
     }

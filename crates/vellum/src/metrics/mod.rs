@@ -273,7 +273,7 @@ mod tests {
         let used =
             PoolUse { cpu: Some(Duration::from_millis(1500)), memory: Some(4096), ..PoolUse::default() };
         let answer = Answer { pool: Some(pool.clone()), stats, resident: None, waiting: Some(3) };
-        let answers = Answers { all: vec![answer], silent: vec!["/hangs".into()] };
+        let answers = Answers { all: vec![answer], silent: vec!["/hangs".into()], ended: Vec::new() };
         Snapshot { answers, pools: vec![(pool, PoolSnapshot { used, service: None })] }
     }
 

@@ -5,8 +5,8 @@
 
 use crate::descendants;
 use crate::failure::{Failure, Result, While};
+use crate::interrupt;
 use crate::service::Service;
-use crate::stop;
 use crate::testbed::Layers;
 use rustix::mount::{UnmountFlags, unmount};
 use std::fs;
@@ -161,9 +161,9 @@ impl Drop for Ceph {
         if !self.ours {
             return;
         }
-        let ended = stop::within(CLEARING, || {
+        let ended = interrupt::within(CLEARING, || {
             self.begin_if_gone()?;
-            stop::remove(&self.dir).doing(|| format!("removing {}", self.dir.display()))?;
+            interrupt::remove(&self.dir).doing(|| format!("removing {}", self.dir.display()))?;
             self.shown.end()
         });
         if let Err(failure) = ended.or_else(|failure| self.shown.end().and(Err(failure))) {
@@ -234,11 +234,11 @@ impl CephMount {
     fn is_there(&self) -> Result<bool> {
         let lives =
             self.client().as_mut().map(Client::ended).transpose()?.is_some_and(|ended| ended.is_none());
-        Ok(lives && stop::is_mounted(&self.mount))
+        Ok(lives && interrupt::is_mounted(&self.mount))
     }
 
     fn begin(&self) -> Result<()> {
-        stop::register(&self.mount);
+        interrupt::register(&self.mount);
         let said = self.mount.with_extension("said");
         let mut client = Client::start(&self.mount, &said)?;
         if let Err(failure) = self.mounted(&mut client, &said) {
@@ -254,7 +254,7 @@ impl CephMount {
         let start = Instant::now();
         // To ask for a mount's attributes is to wait for its first answer. One whose client has died has none.
         while !is_mount_point(&self.mount) {
-            stop::check()?;
+            interrupt::check()?;
             let ended = client.ended()?;
             if ended.is_some() || start.elapsed() > PATIENCE {
                 let why = ended.map_or_else(|| "has mounted nothing".to_owned(), |status| status.to_string());
@@ -275,7 +275,7 @@ impl CephMount {
     fn abandon(&self, client: Client) {
         drop(client);
         let _ = unmount(&self.mount, UnmountFlags::DETACH);
-        stop::unregister(&self.mount);
+        interrupt::unregister(&self.mount);
     }
 
     /// Unmounts it, and returns when its client is gone, in whatever way.
@@ -292,7 +292,7 @@ impl CephMount {
             }
             std::thread::sleep(PAUSE);
         }
-        stop::unregister(&self.mount);
+        interrupt::unregister(&self.mount);
         if client.ends_within(PATIENCE) {
             Ok(())
         } else {

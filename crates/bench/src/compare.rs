@@ -3,10 +3,10 @@
 use crate::contender::{Contender, Kind};
 use crate::counts::{Counters, Counts};
 use crate::failure::{Failure, Result};
+use crate::interrupt;
 use crate::measure::Sample;
 use crate::mounts::Mounts;
 use crate::service::Service;
-use crate::stop;
 use crate::tasks::{Metric, Task, shares};
 use crate::testbed::{self, Testbed};
 use crate::testbeds::Testbeds;
@@ -91,7 +91,7 @@ pub struct TaskOutcome {
 }
 
 /// Runs the plan; hands each task's outcome to `each` as soon as it is there. Ends early, without an error, when the
-/// user asks: look at [`stop::asked`].
+/// user asks: look at [`interrupt::asked`].
 pub fn compare(
     plan: &Plan,
     testbeds: &Testbeds,
@@ -109,8 +109,8 @@ pub fn compare(
         all.push(outcome);
         let places = plan.places(testbeds, task)?;
         places.iter().try_for_each(|testbed| ready(testbed))?;
-        stop::within(plan.limit, || places.iter().try_for_each(|testbed| testbed.clear()))?;
-        if stop::asked() {
+        interrupt::within(plan.limit, || places.iter().try_for_each(|testbed| testbed.clear()))?;
+        if interrupt::asked() {
             break;
         }
     }
@@ -142,7 +142,9 @@ fn run_task(
     let mut outcomes: Vec<Outcome> = subjects.iter().map(|subject| empty(subject)).collect();
     // Made before the first clock starts, for all alike.
     let places = plan.places(testbeds, task)?;
-    stop::within(plan.limit, || places.iter().try_for_each(|testbed| testbed.lower(task.lower).map(drop)))?;
+    interrupt::within(plan.limit, || {
+        places.iter().try_for_each(|testbed| testbed.lower(task.lower).map(drop))
+    })?;
     for round in 0..plan.rounds {
         // Each round begins with another subject, so that nobody is always first, and every second one goes the other way round, so that
         // nobody always comes after the same one.
@@ -155,10 +157,10 @@ fn run_task(
                 continue;
             };
             progress.set_message(format!("{} on {}, round {}", task.name, subject.kind.name(), round + 1));
-            let sample = if outcome.goes_on(plan.patience) && !stop::asked() {
+            let sample = if outcome.goes_on(plan.patience) && !interrupt::asked() {
                 let start = Instant::now();
                 let sample = ready(testbed).and_then(|()| {
-                    stop::within(plan.limit, || {
+                    interrupt::within(plan.limit, || {
                         Mounts::during(subject, testbed, task, |mounts| measure(task, testbed, mounts))
                     })
                 });
@@ -174,9 +176,9 @@ fn run_task(
     if let Some(counters) = counters {
         for ((subject, outcome), testbed) in subjects.iter().zip(&mut outcomes).zip(&places) {
             progress.set_message(format!("{} on {}, counting", task.name, subject.kind.name()));
-            if outcome.goes_on(plan.patience) && !stop::asked() {
+            if outcome.goes_on(plan.patience) && !interrupt::asked() {
                 let counts = ready(testbed)
-                    .and_then(|()| stop::within(plan.limit, || counters.count(task, subject, testbed)));
+                    .and_then(|()| interrupt::within(plan.limit, || counters.count(task, subject, testbed)));
                 outcome.counts = unless_stopped(counts, &mut outcome.failure).unwrap_or_default();
             }
             progress.inc(1);
@@ -187,14 +189,14 @@ fn run_task(
 
 /// Mends what was taken away with a measurement that was given up. That is not the next one's time.
 fn ready(testbed: &Testbed) -> Result<()> {
-    stop::within(READY, || testbed.see())
+    interrupt::within(READY, || testbed.see())
 }
 
 /// What was found. A failure is kept in `failure`, unless it is that the user wants to stop.
 fn unless_stopped<T>(found: Result<T>, failure: &mut Option<String>) -> Option<T> {
     found
         .map_err(|error| {
-            if !stop::asked() {
+            if !interrupt::asked() {
                 *failure = Some(error.to_string());
             }
         })
@@ -238,7 +240,7 @@ fn at_rest(service: Service) -> Result<u64> {
     let mut last = service.resident().ok_or_else(gone)?;
     while since.elapsed() < REST && start.elapsed() < REST_PATIENCE {
         std::thread::sleep(Duration::from_millis(100));
-        stop::check()?;
+        interrupt::check()?;
         let now = service.resident().ok_or_else(gone)?;
         if now != last {
             (last, since) = (now, Instant::now());

@@ -2,11 +2,11 @@
 
 use crate::ceph::{Ceph, CephLayers};
 use crate::failure::{Failure, Result, While};
-pub use crate::kind::Kind;
+pub use crate::filesystem_kind::Kind;
+use crate::interrupt;
 use crate::pools::Pools;
 use crate::programs::{self, on_path};
 use crate::service::Service;
-use crate::stop;
 use crate::tasks::Task;
 use crate::testbed::Layers;
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, mount_remount, unmount};
@@ -154,7 +154,7 @@ impl Contender {
                 return Ok(mounted);
             }
             Kind::Host if let Some(only) = task.only => {
-                stop::register(&layers.merged);
+                interrupt::register(&layers.merged);
                 mounted.bind(layers, only)?;
                 return Ok(mounted);
             }
@@ -185,8 +185,8 @@ impl Contender {
             options.push(',');
             options.push_str(more);
         }
-        stop::register(&layers.merged);
-        stop::check()?;
+        interrupt::register(&layers.merged);
+        interrupt::check()?;
         mounted.is_mounted = true;
         match (&self.program, self.kind.union()) {
             (None, _) => {
@@ -289,7 +289,7 @@ impl MountedSubject {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        stop::unregister(&self.root);
+        interrupt::unregister(&self.root);
         if let Some(service) = self.service
             && !service.wait_gone(LAST_WORDS)
         {

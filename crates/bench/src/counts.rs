@@ -1,13 +1,13 @@
 //! What is counted in a run of its own that is not timed, for counting costs time: requests, system calls, and memory.
 
 use crate::cacheline::{self, LineCount};
-use crate::client;
 use crate::contender::Contender;
 use crate::failure::Result;
 use crate::memcg::{Charges, MemoryCharge};
 use crate::mounts::Mounts;
 use crate::requests::{Counter, Requests};
 use crate::syscalls::{Calls, SyscallCounter};
+use crate::task_process;
 use crate::tasks::{self, Task};
 use crate::testbed::{self, Testbed};
 use std::path::{Path, PathBuf};
@@ -145,7 +145,7 @@ pub fn count_lines(task: &Task, subject: &Contender, testbed: &Testbed) -> Optio
         if subject.library.is_none() {
             // From another process, clients hardly ever have two threads of a stepped service at work at once.
             let part = mounts.part(testbed, task);
-            return client::play(&part, |passes| cacheline::count(service, passes)).map(Some);
+            return task_process::play(&part, |passes| cacheline::count(service, passes)).map(Some);
         }
         let mut client = mounts.client_unmeasured(testbed, task)?;
         let count = cacheline::count(service, || client.run().map(drop))?;

@@ -5,10 +5,10 @@ use crate::compare::style;
 use crate::contender::{Contender, Kind};
 use crate::counts::count_lines;
 use crate::failure::{Failure, Result, While};
+use crate::interrupt;
 use crate::machine::Machine;
 use crate::mounts::Mounts;
 use crate::requests::Counter;
-use crate::stop;
 use crate::syscalls::SyscallCounter;
 use crate::tasks::{self, Task};
 use crate::testbed::{self, Testbed};
@@ -141,12 +141,12 @@ pub fn run(plan: &Plan<'_>) -> Result<GuardOutcome> {
     let mut counted = TaskCounts::new();
     for task in &tasks {
         for subject in plan.subjects {
-            stop::check()?;
+            interrupt::check()?;
             let name = format!("{}[{}]", task.name, profile(subject.kind));
             progress.set_message(name.clone());
             let nothing = Counts::default();
             let count = || {
-                stop::check()?;
+                interrupt::check()?;
                 counters.count(task, subject, &testbed)
             };
             let counts = match &known {

@@ -13,19 +13,19 @@ use vellum_bench::contender::{self, Contender, Kind};
 use vellum_bench::descendants;
 use vellum_bench::failure::{Failure, Result, While};
 use vellum_bench::guard;
+use vellum_bench::interrupt;
 use vellum_bench::isolation::{self, host};
 use vellum_bench::machine::{self, Machine};
 use vellum_bench::mounts::Mounts;
 use vellum_bench::report::{self, MissingSubject, Report, SubjectNote, TaskReport};
 use vellum_bench::roundtrip::{self, RoundTrip};
-use vellum_bench::serve;
-use vellum_bench::stop;
 use vellum_bench::store;
 use vellum_bench::stored_report;
 use vellum_bench::table;
 use vellum_bench::tasks::{self, TASKS, Task};
 use vellum_bench::testbed::Format;
 use vellum_bench::testbeds::Testbeds;
+use vellum_bench::worker_loop;
 use vellum_bench::workload::job;
 
 /// Bad input to the command.
@@ -241,7 +241,7 @@ fn perform(command: Command) -> ExitCode {
     let done = match command {
         Command::Compare(args) => run_compare(&args),
         Command::Guard(args) => match run_guard(&args) {
-            Ok(guard::GuardOutcome::NotCompared(why)) if !stop::asked() => {
+            Ok(guard::GuardOutcome::NotCompared(why)) if !interrupt::asked() => {
                 println!("SKIPPED: NOT COMPARED: {why}");
                 return ExitCode::from(guard::EXIT_NOT_COMPARED);
             }
@@ -251,7 +251,7 @@ fn perform(command: Command) -> ExitCode {
         Command::Keep(args) => {
             stored_report::make(&args.from, &args.to).map(|kept| println!("{}", kept.display()))
         }
-        Command::Worker => serve::serve(std::io::stdin().lock(), std::io::stdout()),
+        Command::Worker => worker_loop::serve(std::io::stdin().lock(), std::io::stdout()),
         Command::Isolation(args) => run_isolation(&args),
         Command::Store(args) => run_store(&args),
         Command::Balance(args) => balance::run(&args),
@@ -259,7 +259,7 @@ fn perform(command: Command) -> ExitCode {
         Command::Roundtrip(args) => run_roundtrip(args),
     };
     match done {
-        _ if stop::asked() => ExitCode::from(stop::EXIT_INTERRUPTED),
+        _ if interrupt::asked() => ExitCode::from(interrupt::EXIT_INTERRUPTED),
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("vellum-bench: {failure}");
@@ -274,7 +274,7 @@ fn run_isolation(args: &Isolation) -> Result<()> {
         return run_host_isolation(args, directory);
     }
     let plan = isolation::Plan::named(&args.devices, args.scale)?;
-    stop::watch()?;
+    interrupt::watch()?;
     print!("{}", isolation::heading());
     let report = isolation::isolation(&plan, |row| println!("{}", row.line()));
     print!("\n{}", isolation::table(&report));
@@ -289,7 +289,7 @@ fn run_host_isolation(args: &Isolation, directory: &Path) -> Result<()> {
         )));
     }
     check_rounds(args.rounds)?;
-    stop::watch()?;
+    interrupt::watch()?;
     // In a directory of its own: nothing of anybody else's has the name of an image.
     let directory = directory_in(directory)?;
     let image = ((f64::from(1 << 30) * args.scale) as u64).max(1 << 20);
@@ -307,12 +307,12 @@ fn run_store(args: &StoreArgs) -> Result<()> {
     check_scale(args.scale)?;
     check_rounds(args.rounds)?;
     let directory = directory(args.dir.as_deref())?;
-    stop::watch()?;
+    interrupt::watch()?;
     let directory = directory_in(&directory)?;
-    stop::register_dir(&directory);
+    interrupt::register_dir(&directory);
     let plan = store::Plan { directory: directory.clone(), rounds: args.rounds, scale: args.scale };
     let report = store::store(&plan);
-    let _ = stop::remove(&directory);
+    let _ = interrupt::remove(&directory);
     let report = report?;
     print!("{}", report.tables());
     write_json(args.json.as_deref(), &report)
@@ -383,13 +383,13 @@ fn measure(
     for task in unable {
         eprintln!("left out: {}: {}", task.name, task.lacks().unwrap_or_default());
     }
-    stop::watch()?;
+    interrupt::watch()?;
     descendants::adopt()?;
     let dir = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     let image = args.image.map(|mib| (args.format, mib));
     let testbeds = Testbeds::new(&dir, image, args.scale, args.ceph)?;
     let subjects = at_work(subjects, &testbeds, &mut missing);
-    stop::check()?;
+    interrupt::check()?;
     check_any(&subjects, &missing)?;
     let denominator = report::denominator(&subjects);
     let mut report = Report {
@@ -417,7 +417,7 @@ fn measure(
         print!("{}", report::table(&task));
         report.tasks.push(task);
     });
-    report.interrupted = stop::asked();
+    report.interrupted = interrupt::asked();
     report.load_after = machine::load();
     if let Some(path) = &args.json {
         let file = std::fs::File::create(path).doing(|| format!("option --json: {}", path.display()))?;
@@ -446,7 +446,7 @@ fn run_guard(args: &Guard) -> Result<guard::GuardOutcome> {
         Ok(subject)
     });
     let subjects = subjects.into_iter().collect::<Result<Vec<_>>>()?;
-    stop::watch()?;
+    interrupt::watch()?;
     let dir = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     guard::run(&guard::Plan { subjects: &subjects, dir: &dir, baseline: &args.baseline, update: args.update })
 }
@@ -525,7 +525,7 @@ fn list(subjects: &[Contender], missing: &[MissingSubject]) {
 }
 
 fn run_roundtrip(args: Round) -> Result<()> {
-    stop::watch()?;
+    interrupt::watch()?;
     let plan = RoundTrip { dir: args.dir, operations: args.operations, threads: args.threads };
     let results = roundtrip::run(&plan)?;
     if results.iter().all(|row| row.service_switches.is_none()) {

@@ -1,12 +1,12 @@
 //! A subject mounted for a task: once, or as several clones over one lower layer.
 
 use crate::ceph::Tenants;
-use crate::client::Client;
 use crate::contender::{Contender, MountedSubject};
 use crate::descendants;
 use crate::failure::Result;
 use crate::pools::Pools;
 use crate::service::Service;
+use crate::task_process::Client;
 use crate::tasks::{self, Task};
 use crate::testbed::{Lower, Testbed};
 use crate::workload::job::{Job, Part};

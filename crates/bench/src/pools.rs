@@ -1,8 +1,8 @@
 //! Pools of Vellum for the tenants of one run. They are deleted when this is dropped.
 
-use crate::cores;
 use crate::failure::{Failure, Result};
 use crate::programs;
+use crate::tenant_cpus;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, UNIX_EPOCH};
@@ -36,8 +36,8 @@ impl Pools {
             if far {
                 command.args(["--ceph", "on"]);
             }
-            if let Some(cpus) = cores::share(number, count) {
-                command.arg("--cpuset-cpus").arg(cores::list(&cpus));
+            if let Some(cpus) = tenant_cpus::share(number, count) {
+                command.arg("--cpuset-cpus").arg(tenant_cpus::list(&cpus));
             }
             programs::run(&mut command)?;
             pools.names.push(name);

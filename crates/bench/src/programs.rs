@@ -1,7 +1,7 @@
 //! Other programs: where they are, run to their end, and what they have said.
 
 use crate::failure::{Failure, Result, While};
-use crate::stop;
+use crate::interrupt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -18,7 +18,7 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     if output.status.success() {
         return Ok(());
     }
-    stop::check()?;
+    interrupt::check()?;
     let said = String::from_utf8_lossy(&output.stderr);
     let said = said.lines().next().unwrap_or("no message");
     Err(Failure::new(format!("{name}: {}: {said}", output.status)))

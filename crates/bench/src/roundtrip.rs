@@ -1,10 +1,10 @@
 //! Single requests taken apart: how long, how many requests to the service, how many context switches.
 
 use crate::failure::{Failure, Result, While};
+use crate::interrupt;
 use crate::measure::Meter;
 use crate::requests::Counter;
 use crate::service::Service;
-use crate::stop;
 use rustix::fs::{AtFlags, Mode, OFlags, openat, statat, unlinkat};
 use rustix::io::Errno;
 use serde::Serialize;
@@ -192,7 +192,7 @@ fn repeat(dir: &OwnedFd, operation: Operation, threads: usize, from: usize, coun
         for number in from..from + count {
             operation(dir, thread, number)?;
             if number % CHECK_EVERY == 0 {
-                stop::check()?;
+                interrupt::check()?;
             }
         }
         Ok(())

@@ -3,9 +3,9 @@
 
 use crate::ceph::{Ceph, CephLayers, Tenants};
 use crate::failure::{Failure, Result, While};
+use crate::interrupt;
 use crate::programs::run;
 use crate::service::Service;
-use crate::stop;
 use crate::tree::{self, Tree};
 use crate::workload::{debian, rocksdb, server};
 use rustix::mount::{UnmountFlags, unmount};
@@ -135,7 +135,7 @@ impl Testbed {
         let number = TESTBEDS.fetch_add(1, Ordering::Relaxed);
         let outer = dir.join(format!("vellum-bench-{}-{number}", std::process::id()));
         fs::create_dir(&outer).doing(|| format!("making {}", outer.display()))?;
-        stop::register_dir(&outer);
+        interrupt::register_dir(&outer);
         let mut testbed = Self::of_another(&outer, scale);
         testbed.ours = true;
         if let Some((format, mib)) = image {
@@ -220,7 +220,7 @@ impl Testbed {
         }
         // What is removed gives its space back to the filesystem that the image lies on.
         run(Command::new("mount").args(["-o", "loop,discard"]).arg(&image).arg(&top))?;
-        stop::register_place(&top);
+        interrupt::register_place(&top);
         self.top = top;
         self.mounted = true;
         Ok(())
@@ -322,7 +322,7 @@ impl Testbed {
             Lower::Million => self.layer_once(&self.million_lower, "lower-million", |layer| {
                 let (dirs, files) = self.million();
                 for dir in 0..dirs {
-                    stop::check()?;
+                    interrupt::check()?;
                     let dir = layer.join(dir.to_string());
                     fs::create_dir(&dir).doing(|| "making a layer")?;
                     for file in 0..files {
@@ -364,11 +364,11 @@ impl Testbed {
             // CephFS tells a directory's size some time after a change in it, and tar ends with a failure when one changes.
             made(&self.top, "tree.tar", |archive| {
                 let layer = self.top.join("tree.here");
-                stop::remove(&layer).doing(|| "removing a tree")?;
+                interrupt::remove(&layer).doing(|| "removing a tree")?;
                 fs::create_dir_all(layer.join(TREE_NAME)).doing(|| "making a tree")?;
                 self.tree.write(&layer.join(TREE_NAME))?;
                 pack(archive, &layer)?;
-                stop::remove(&layer).doing(|| "removing a tree")
+                interrupt::remove(&layer).doing(|| "removing a tree")
             })?
         } else {
             let layer = self.lower(Lower::Tree)?;
@@ -447,7 +447,7 @@ impl Testbed {
         [run]
             .iter()
             .chain(&far)
-            .try_for_each(|run| stop::remove(run).doing(|| format!("removing {}", run.display())))
+            .try_for_each(|run| interrupt::remove(run).doing(|| format!("removing {}", run.display())))
     }
 }
 
@@ -461,9 +461,9 @@ impl Drop for Testbed {
             if unmount(&self.top, UnmountFlags::empty()).is_err() {
                 let _ = unmount(&self.top, UnmountFlags::DETACH);
             }
-            stop::unregister(&self.top);
+            interrupt::unregister(&self.top);
         }
-        if let Err(error) = stop::remove(&self.outer) {
+        if let Err(error) = interrupt::remove(&self.outer) {
             eprintln!("vellum-bench: removing {}: {error}", self.outer.display());
         }
     }

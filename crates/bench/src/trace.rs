@@ -1,8 +1,8 @@
 //! An instance of the kernel's own tracing that is ours alone, so that nobody else's is disturbed.
 
 use crate::failure::{Result, While};
+use crate::interrupt;
 use crate::programs;
-use crate::stop;
 use rustix::mount::{UnmountFlags, unmount};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,12 +32,12 @@ impl Instance {
             tracefs = scratch.join(format!("tracefs-{what}"));
             fs::create_dir_all(&tracefs).doing(|| "making a mount point")?;
             programs::run(Command::new("mount").args(["-t", "tracefs", "tracefs"]).arg(&tracefs))?;
-            stop::register_place(&tracefs);
+            interrupt::register_place(&tracefs);
             instance.mounted = Some(tracefs.clone());
         }
         let path = tracefs.join("instances").join(format!("vellum-bench-{}-{what}", std::process::id()));
         fs::create_dir(&path).doing(|| "making an instance of tracing")?;
-        stop::register_dir(&path);
+        interrupt::register_dir(&path);
         instance.path = path;
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let each = (BUFFERS_KIB / processors).clamp(*BUFFER_KIB.start(), *BUFFER_KIB.end());
@@ -107,7 +107,7 @@ impl Drop for Instance {
         }
         if let Some(tracefs) = &self.mounted {
             let _ = unmount(tracefs, UnmountFlags::DETACH);
-            stop::unregister(tracefs);
+            interrupt::unregister(tracefs);
         }
     }
 }

@@ -1,10 +1,10 @@
 //! The door of a service: the mounts behind it, and the rings of all programs.
 
-use crate::greeting::{self, PendingClients};
+use crate::handshake::{self, PendingClients};
 use crate::inflight_fds::{InflightFds, Line};
+use crate::landlock_proof::Room;
 use crate::mount::{Files, Mount};
 use crate::program;
-use crate::proof::Room;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::io;
@@ -89,7 +89,7 @@ impl<T: Handout> Door<T> {
         namespace: u64,
         waiting: &mut PendingClients,
     ) -> io::Result<()> {
-        let (program, outcome) = match greeting::answer(listener, &self.inflight, &self.numbers(), namespace)
+        let (program, outcome) = match handshake::answer(listener, &self.inflight, &self.numbers(), namespace)
         {
             Ok(program) => (Some(program), Ok(())),
             Err(error) => (None, Err(error)),
@@ -130,7 +130,7 @@ impl<T: Handout> Door<T> {
             let mut all = books.mounts.values().filter_map(|mount| mount.memory.as_ref());
             all.find(|memory| memory.id == asked).cloned()
         };
-        if let Some(Err(error)) = memory.map(|memory| greeting::send_memory(&mut program, &memory)) {
+        if let Some(Err(error)) = memory.map(|memory| handshake::send_memory(&mut program, &memory)) {
             tracing::debug!(%error, "a program that wanted a memory");
         }
     }
@@ -221,7 +221,7 @@ impl<T> Drop for RingGuard<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::greeting::tests::receive;
+    use crate::handshake::tests::receive;
     use crate::mount::Entrance;
     use crate::tokens::Prover;
     use rustix::fs::renameat;

@@ -6,7 +6,7 @@
 use crate::calls::{self, ClientDir};
 use crate::door::Door;
 use crate::inflight_fds::Line;
-use crate::proof::Proof;
+use crate::landlock_proof::Proof;
 use crate::tokens::Prover;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, statat};

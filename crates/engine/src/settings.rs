@@ -97,7 +97,7 @@ impl Settings {
         }
         let cluster = self.cluster();
         if !self.ceph && cluster != Cluster::default() {
-            return Err("ceph_conf, ceph_id and ceph_fs: its service reaches no Ceph cluster; say ceph on, too, or take them back"
+            return Err("ceph_conf, ceph_id and ceph_fs: its service reaches no Ceph cluster; set ceph to on, or remove these settings"
                 .into());
         }
         if let Some(conf) = cluster.conf.filter(|conf| !conf.is_absolute()) {

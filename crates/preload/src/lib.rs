@@ -7,7 +7,7 @@
 //!
 //! [`shim`] has the functions that the program calls instead of libc's, `fds` what is known of descriptors, `session` what is asked over a
 //! ring, and `stats` counts. In `fds`, `table` keeps one entry for each descriptor number, `reads` serves from it, `map` makes a mapping,
-//! and `companion` writes by a descriptor beside the program's own; `session::generations` has the memory in which the service says that
+//! and `companion` writes by a descriptor beside the program's own; `session::file_generations` has the memory in which the service says that
 //! a file may have become shorter, and `shim::{copy, signals}` survive a fault all the same.
 //!
 //! One file for every libc: nothing of any is used but `dl_iterate_phdr`, `getauxval`, `__errno_location` and `environ`, which all have. System

@@ -9,7 +9,7 @@ pub(crate) mod call_path;
 pub(crate) mod calls;
 pub(crate) mod detach_state;
 pub(crate) mod dirs;
-pub(crate) mod generations;
+pub(crate) mod file_generations;
 mod mount_type;
 pub(crate) mod root_mount;
 pub(crate) mod socket;

@@ -3,7 +3,7 @@
 use crate::copy::{copy_in, copy_out};
 use crate::head::{Request, Response};
 use crate::platform::Platform;
-use crate::ring::Ring;
+use crate::service_ring::Ring;
 use crate::state::{ABANDONED, DONE, EMPTY, SLEEPS, TAKEN, calm, word};
 use crate::sync::Ordering;
 use crate::view::{SlotView, store};

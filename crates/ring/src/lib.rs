@@ -88,7 +88,7 @@ mod poller;
 #[cfg(not(loom))]
 #[allow(unsafe_code, reason = "references from addresses, each with its reason")]
 mod region;
-mod ring;
+mod service_ring;
 mod session;
 mod state;
 pub mod sync;
@@ -107,5 +107,5 @@ pub use platform::{Platform, WakeReason};
 pub use poller::{Poller, SleepOutcome};
 #[cfg(not(loom))]
 pub use region::Region;
-pub use ring::Ring;
+pub use service_ring::Ring;
 pub use session::{Session, TooSmall};

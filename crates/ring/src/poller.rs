@@ -4,7 +4,7 @@ use crate::bits::Bits;
 use crate::call::Call;
 use crate::head::{CORE_UNKNOWN, Response};
 use crate::platform::{Platform, WakeReason};
-use crate::ring::{Ring, SlotCheck};
+use crate::service_ring::{Ring, SlotCheck};
 use crate::sync::{AtomicU32, Ordering, fence};
 
 /// Linux's number, the same on all machines that this runs on.

@@ -3,7 +3,7 @@
 use crate::Region;
 use crate::layout::{HEADER_WORDS, Layout};
 use crate::platform::Platform;
-use crate::ring::Ring;
+use crate::service_ring::Ring;
 use crate::state::{EMPTY, LOST, SLEEPS, word};
 use crate::sync::Ordering;
 use crate::view::{RingView, SlotView};

@@ -28,11 +28,11 @@ mod resolve_beneath;
 mod seccomp;
 mod shared_region;
 mod shared_words;
-mod signal;
 mod socket;
 mod stat;
 mod stat_fs;
 mod sys;
+mod thread_signal;
 mod uncached_stat;
 mod usage;
 mod xattr;
@@ -62,13 +62,13 @@ pub use remove_tree::{remove_tree, remove_tree_at};
 pub use seccomp::{FilterInstruction, install_filter};
 pub use shared_region::SharedRegion;
 pub use shared_words::SharedWords;
-pub use signal::signal_thread;
 pub use socket::{
     Peer, SENT_AT_ONCE, has_unread, look_ahead, peer, refuse_rights, refuses_rights, send_with,
 };
 pub use stat::{Stat, Time};
 pub use stat_fs::FsStat;
 pub use sys::{Real, Result, Sys};
+pub use thread_signal::signal_thread;
 pub use uncached_stat::fresh_size;
 pub use usage::{Usage, UsageScope, usage};
 pub use xattr::XattrTarget;

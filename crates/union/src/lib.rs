@@ -18,7 +18,7 @@
 //! 2. `OpenState::copy`: one copy-up of that file at a time. Never begun with names of a directory held, because it may walk the tree for
 //!    other names; for that `Ledger::search` or `LayerLinks::search`, with which only the layer is read.
 //! 3. `Entries::ops`, the names of directories, in the order of their node ids: shared by lookups and listings, exclusive in
-//!    `coherence::names::LockedNames`.
+//!    `coherence::name_changes::LockedNames`.
 //! 4. `Dir::copy`, of directories in the order of their node ids: one copy-up of that directory at a time, and none while it moves or
 //!    goes. A directory's before its parent's.
 //! 5. `Dir::inherit`, until what is inherited has been read.
@@ -66,6 +66,6 @@ pub use layers::marks::IMPLIED;
 pub use nodes::limit::{LimitEvent, NodeLimit};
 pub use nodes::recovery::ledger::Ledger;
 pub use nodes::recovery::lost_forgets::LostForgets;
-pub use ops::explain::{Blocks, NodeReport, Summary};
 pub use ops::flatten::{Extent, FlattenRun};
+pub use ops::inspect::{Blocks, NodeReport, Summary};
 pub use union::Union;

@@ -49,10 +49,10 @@ pub fn take(arguments: CheckpointArgs) -> Result<String, Failure> {
         state: arguments.state,
     })?;
     let Record { image_bytes, upper_bytes, left_running, container, .. } = &taken.record;
-    let end = if *left_running { "goes on" } else { "has ended" };
+    let end = if *left_running { "runs on" } else { "has ended" };
     let stored = taken.record.stored_bytes.map(|bytes| format!(", in {}", size(bytes))).unwrap_or_default();
     Ok(format!(
-        "{}: {} of memory, {} of files{stored}; {container} stood still for {} and {end}\n",
+        "{}: {} of memory, {} of files{stored}; {container} paused for {} and {end}\n",
         taken.path.display(),
         size(*image_bytes),
         size(*upper_bytes),

@@ -29,7 +29,7 @@ pub fn run(arguments: &FlattenArgs) -> Result<String, Failure> {
     let done = complete(&wanted(arguments)?, "")?;
     let shown = upper.display();
     let text = match done.files {
-        0 => format!("{shown}: nothing to do, every file is whole\n"),
+        0 => format!("{shown}: nothing to do, every file is complete\n"),
         _ => format!("{shown}: {}\n", summary(&done)),
     };
     let why = failures(&format!("{shown}: "), &done);
@@ -79,7 +79,10 @@ fn complete(wanted: &FlattenRequest, prefix: &str) -> Result<FlattenRun, Failure
     bar.finish_and_clear();
     let is_at_end = |done: &FlattenRun| done.files_done + done.files_failed >= done.files;
     if stopped() && done.as_ref().is_ok_and(|done| !is_at_end(done)) {
-        return Err(Failure::system(format!("{}: interrupted; run it again, and it goes on", wanted.upper)));
+        return Err(Failure::system(format!(
+            "{}: interrupted; run the command again to continue",
+            wanted.upper
+        )));
     }
     done
 }
@@ -127,7 +130,7 @@ fn run_store(store: &Path, layers: &[Layer]) -> Result<String, Failure> {
             }
         }
     }
-    let _ = writeln!(text, "{shown}: {whole} of {} layers that were written to are whole", layers.len());
+    let _ = writeln!(text, "{shown}: {whole} of {} changed layers are complete", layers.len());
     if whole == layers.len() { Ok(text) } else { Err(partly(&text, store)) }
 }
 
@@ -151,5 +154,5 @@ fn failures(prefix: &str, done: &FlattenRun) -> String {
 /// What was done, and why not all was, goes to standard output; that it was not is the failure.
 fn partly(text: &str, shown: &Path) -> Failure {
     print!("{text}");
-    Failure::system(format!("{}: not everything is whole, for the reasons above", shown.display()))
+    Failure::system(format!("{}: not everything is complete, for the reasons above", shown.display()))
 }

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use vellum_service::Failure;
-use vellum_service::instance::explain::{InstanceReport, NodeAnswer};
+use vellum_service::instance::inspect::{InstanceReport, NodeAnswer};
 use vellum_service::instance::{INSTANCE, LAYER, NODE};
 
 /// Most objects of an upper layer that are counted.

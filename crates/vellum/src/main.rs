@@ -74,7 +74,7 @@ fn subcommand(args: &[OsString]) -> Result<ExitCode, Failure> {
             printed
         }
         Command::Sync(arguments) => {
-            arguments.paths.iter().try_for_each(|path| vellum_service::instance::durable::sync(path))
+            arguments.paths.iter().try_for_each(|path| vellum_service::instance::sync::sync(path))
         }
         Command::Stats(arguments) => {
             let choice = chosen(arguments.pool.as_deref(), arguments.mountpoint)?;

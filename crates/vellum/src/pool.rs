@@ -48,7 +48,7 @@ pub fn run(arguments: PoolArgs) -> Result<String, Failure> {
             let pool = Pool::open(&store, &name.parse()?)?;
             match restart(pool.socket())? {
                 Some(status) => {
-                    Ok(format!("process {} goes on with {}\n", status.service, many(status.mounts)))
+                    Ok(format!("process {} now serves {}\n", status.service, many(status.mounts)))
                 }
                 None => Err(Failure::input(format!("pool {name}: nothing is mounted in it"))),
             }

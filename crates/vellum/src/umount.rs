@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 use vellum_service::Failure;
 use vellum_service::instance::INSTANCE;
-use vellum_service::instance::explain::InstanceReport;
+use vellum_service::instance::inspect::InstanceReport;
 use vellum_service::mounts::mount_copies::MountCopy;
 use vellum_service::mounts::{mountpoint, unmount};
 

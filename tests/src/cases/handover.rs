@@ -289,7 +289,8 @@ fn killed_under_load(cx: &Cx) -> Outcome {
         kill_service(&pools)
     })?;
     let log = fs::read_to_string(pools.log()).unwrap_or_default();
-    let usual = |line: &&str| !line.contains("gone on with") && !line.contains("a new one goes on");
+    let usual =
+        |line: &&str| !line.contains("of its predecessor") && !line.contains("a successor serves its mounts");
     log.lines().filter(usual).for_each(|line| println!("{line}"));
     ensure!(kills >= ENOUGH, "only {kills} services were killed");
     Ok(())

@@ -53,7 +53,7 @@ fn family(mount: &Mount) -> Outcome<Vec<Pid>> {
         let keeper =
             all.iter().find(|pid| name(pid) == "vellum-keeper\n").map(|pid| pid.as_raw_nonzero().get());
         let others = all.iter().filter(|pid| keeper.is_some() && parent(**pid).ok() == keeper).count();
-        if names == ["vellum\n", "vellum-heir\n", "vellum-keeper\n"] && others == 2 {
+        if names == ["vellum\n", "vellum-keeper\n", "vellum-standby\n"] && others == 2 {
             return Ok(all);
         }
         ensure!(begin.elapsed() < PATIENCE, "the mount's processes: {names:?}");

@@ -2,7 +2,6 @@
 //!
 //! How a rule is lifted somewhere: see [`finding`]. The form of SEMANTICS.md: see [`semantics`].
 
-mod crumbs;
 mod cycles;
 mod decisions;
 mod dependencies;
@@ -20,6 +19,7 @@ mod semantics;
 mod sentences;
 mod sources;
 mod text;
+mod tiny_files;
 mod unsafe_code;
 
 use finding::{Finding, Severity};
@@ -86,7 +86,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
             text::check(source, &mut own);
             functions::check(source, &mut own);
             names::check(source, &mut own);
-            crumbs::check(source, &mut own);
+            tiny_files::check(source, &mut own);
             unsafe_code::check(source, &mut own);
         }
         if source.path.ends_with("Cargo.toml") {

@@ -4,7 +4,7 @@ use super::Plan;
 use crate::arguments::{check_rounds, check_scale, directory, directory_in, write_json};
 use crate::contender;
 use crate::failure::{Failure, Result};
-use crate::stop;
+use crate::interrupt;
 use std::path::{Path, PathBuf};
 
 /// Longest time of a run.
@@ -61,9 +61,9 @@ pub fn run(args: &Args) -> Result<()> {
         return Err(Failure::bad_input("balance makes control groups; run it as root"));
     }
     let program = program(args.program.as_deref())?;
-    stop::watch()?;
+    interrupt::watch()?;
     let directory = directory_in(&directory)?;
-    stop::register_dir(&directory);
+    interrupt::register_dir(&directory);
     let plan = Plan {
         directory: directory.clone(),
         program,
@@ -73,7 +73,7 @@ pub fn run(args: &Args) -> Result<()> {
         only: args.only.clone(),
     };
     let report = super::balance(&plan);
-    let _ = stop::remove(&directory);
+    let _ = interrupt::remove(&directory);
     let report = report?;
     print!("{}", report.table());
     write_json(args.json.as_deref(), &report)

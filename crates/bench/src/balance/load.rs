@@ -1,7 +1,7 @@
 //! What the four groups do, each in a process of its own.
 
 use crate::failure::{Failure, Result, While};
-use crate::stop;
+use crate::interrupt;
 use crate::workload::disk;
 use crate::workload::personality::{self, Personality};
 use serde::{Deserialize, Serialize};
@@ -106,7 +106,7 @@ fn in_order(directory: &Path, unit: u64, end: Instant) -> Result<u64> {
         let mut file = File::create(&path).doing(|| "making a file")?;
         let mut reader = File::open(&path).doing(|| "opening a file")?;
         for number in 0..3 * pieces {
-            stop::check()?;
+            interrupt::check()?;
             if Instant::now() >= end {
                 return Ok(done);
             }

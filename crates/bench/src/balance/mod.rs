@@ -16,8 +16,8 @@ pub use report::{Report, Row};
 
 use crate::compare::style;
 use crate::failure::{Failure, Result, While};
+use crate::interrupt;
 use crate::machine::Machine;
-use crate::stop;
 use groups::Groups;
 use indicatif::ProgressBar;
 use rustix::process::{Pid, Signal, kill_process};
@@ -93,7 +93,7 @@ pub fn balance(plan: &Plan) -> Result<Report> {
 
 /// All four, once, on files that are made anew.
 fn once(plan: &Plan, memory: u64, loads: [Load; 4], is_balanced: bool) -> Result<[ProcessResult; 4]> {
-    stop::check()?;
+    interrupt::check()?;
     // Together twice what the memory holds.
     let bytes = memory / 2;
     let places: [PathBuf; 4] = std::array::from_fn(|number| plan.directory.join(number.to_string()));

@@ -13,8 +13,8 @@ use super::stops::{is_begun_anew, is_pending, next};
 use super::tally::{Tally, Writer, lines};
 use super::waits::Call;
 use crate::failure::{Failure, Result, While};
+use crate::interrupt;
 use crate::service::Service;
-use crate::stop;
 use nix::errno::Errno;
 use nix::libc::PTRACE_EVENT_CLONE;
 use nix::sys::ptrace::{self, Options};
@@ -168,7 +168,7 @@ impl Stepper {
         let start = Instant::now();
         let mut idle = None;
         while !done.load(Ordering::Acquire) {
-            stop::check()?;
+            interrupt::check()?;
             if start.elapsed() > PATIENCE {
                 return Err(Failure::new(format!(
                     "gave up stepping the service after {} s; {} instructions were done",

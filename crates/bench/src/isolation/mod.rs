@@ -103,7 +103,7 @@ pub fn isolation(plan: &Plan, mut each: impl FnMut(&Row)) -> Report {
                 for rate in RATES {
                     let others = OtherLoad { direction, bytes: size, rate };
                     for checkpoints in CHECKPOINTS {
-                        if crate::stop::asked() {
+                        if crate::interrupt::asked() {
                             break 'all;
                         }
                         for mode in Mode::ALL {

@@ -94,7 +94,7 @@ pub(super) fn measure(pattern: Pattern, scale: f64) -> Result<Amplification> {
     let mut moments = Vec::new();
     let each = blocks / MOMENTS_EACH;
     for moment in 1..=TIMES * MOMENTS_EACH {
-        crate::stop::check()?;
+        crate::interrupt::check()?;
         let (before, all) = (store.stats(), device.blocks());
         for number in 0..each {
             let at = pattern.draw(&mut random, blocks) * BLOCK;

@@ -79,7 +79,7 @@ pub(super) fn noise(length: usize) -> AlignedBuf {
 fn fill(file: &File, length: u64) -> Result<()> {
     let piece = noise(PIECE);
     for at in (0..length).step_by(PIECE) {
-        crate::stop::check()?;
+        crate::interrupt::check()?;
         let some = (length - at).min(PIECE as u64) as usize;
         file.write_all_at(&piece.as_slice()[..some], at).doing(|| "filling a file")?;
     }

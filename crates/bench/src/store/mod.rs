@@ -69,7 +69,7 @@ pub fn store(plan: &Plan) -> Result<Report> {
     let mut amplification = Vec::new();
     for pattern in Pattern::ALL {
         progress.set_message(pattern.name());
-        crate::stop::check()?;
+        crate::interrupt::check()?;
         amplification.push(amplification::measure(pattern, plan.scale)?);
         progress.inc(1);
     }
@@ -81,7 +81,7 @@ pub fn store(plan: &Plan) -> Result<Report> {
 fn rounds(contest: &mut dyn Contest, rounds: usize, progress: &ProgressBar) -> Result<Row> {
     let (mut peer, mut own) = (Vec::new(), Vec::new());
     for round in 0..rounds {
-        crate::stop::check()?;
+        crate::interrupt::check()?;
         if round % 2 == 0 {
             peer.push(contest.peer_seconds()?);
             own.push(contest.store_seconds()?);

@@ -38,7 +38,7 @@ impl Overwrites {
         let mut random = Random::new(self.rounds / 2);
         let data = noise(BLOCK as usize);
         (0..self.count).try_for_each(|_| {
-            crate::stop::check()?;
+            crate::interrupt::check()?;
             write(random.below(self.bytes / BLOCK) * BLOCK, data.as_slice())
         })
     }

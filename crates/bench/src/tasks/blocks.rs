@@ -4,7 +4,7 @@
 use super::large::{LARGE, settle};
 use super::task::{Env, Task};
 use crate::failure::{Result, While};
-use crate::stop;
+use crate::interrupt;
 use crate::testbed::{self, LARGE_NAME, Lower};
 use crate::tree::Random;
 use std::fs::{File, OpenOptions};
@@ -94,7 +94,7 @@ pub(super) fn stride(env: &Env<'_>) -> Result<()> {
     let file = open(env)?;
     for block in 0..size(&file)? / BLOCK {
         if block % 4096 == 0 {
-            stop::check()?;
+            interrupt::check()?;
         }
         file.write_all_at(b"x", block * BLOCK + 100).doing(|| "writing a byte")?;
     }
@@ -112,7 +112,7 @@ pub(super) fn half_and_cold(env: &Env<'_>) -> Result<()> {
     let file = open(env)?;
     let block = vec![0x5a; 1 << 20];
     for at in (0..size(&file)? / 2).step_by(1 << 20) {
-        stop::check()?;
+        interrupt::check()?;
         file.write_all_at(&block, at).doing(|| "writing the first half")?;
     }
     file.sync_all().doing(|| "fsync")?;
@@ -129,7 +129,7 @@ fn random<const LEN: usize>(env: &Env<'_>) -> Result<()> {
     let mut random = Random::new(5);
     for number in 0..(size / 100 / LEN as u64).max(1) {
         if number % 1024 == 0 {
-            stop::check()?;
+            interrupt::check()?;
         }
         let at = random.below(places) as u64 * LEN as u64;
         file.write_all_at(&data, at).doing(|| "writing at random")?;

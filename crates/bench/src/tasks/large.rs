@@ -3,7 +3,7 @@
 use super::small::SMALL;
 use super::task::{Env, Task};
 use crate::failure::{Failure, Result, While};
-use crate::stop;
+use crate::interrupt;
 use crate::testbed::{LARGE_NAME, Lower};
 use crate::tree::Random;
 use std::fs::{File, OpenOptions};
@@ -48,7 +48,7 @@ pub(super) fn read(env: &Env<'_>) -> Result<()> {
     let mut buffer = vec![0; MIB];
     let mut left = env.testbed.large_bytes();
     while left > 0 {
-        stop::check()?;
+        interrupt::check()?;
         file.read_exact(&mut buffer).doing(|| "reading the large file")?;
         left -= MIB as u64;
     }
@@ -64,7 +64,7 @@ pub(super) fn random_read(env: &Env<'_>) -> Result<()> {
         let offset = random.below(pages) * PAGE;
         file.read_exact_at(&mut buffer, offset as u64).doing(|| "reading at random")?;
         if number % CHECK_EVERY == 0 {
-            stop::check()?;
+            interrupt::check()?;
         }
     }
     Ok(())
@@ -84,7 +84,7 @@ pub(super) fn write_fsync(env: &Env<'_>) -> Result<()> {
     let mut file = create(env, false)?;
     let block = vec![0x5a; MIB];
     for _ in 0..env.testbed.large_bytes() / MIB as u64 {
-        stop::check()?;
+        interrupt::check()?;
         file.write_all(&block).doing(|| "writing")?;
     }
     file.sync_all().doing(|| "fsync")
@@ -104,7 +104,7 @@ pub(super) fn rewrite_byte(env: &Env<'_>) -> Result<()> {
     for number in 0..env.testbed.scaled(REWRITES) {
         file.write_all_at(&[number as u8], 0).doing(|| "rewriting a byte")?;
         if number % CHECK_EVERY == 0 {
-            stop::check()?;
+            interrupt::check()?;
         }
     }
     Ok(())
@@ -115,7 +115,7 @@ pub(super) fn append(env: &Env<'_>) -> Result<()> {
     for number in 0..env.testbed.scaled(APPENDS) {
         file.write_all(&[number as u8; PAGE]).doing(|| "appending")?;
         if number % CHECK_EVERY == 0 {
-            stop::check()?;
+            interrupt::check()?;
         }
     }
     file.sync_all().doing(|| "fsync")
@@ -124,7 +124,7 @@ pub(super) fn append(env: &Env<'_>) -> Result<()> {
 pub(super) fn append_fsync(env: &Env<'_>) -> Result<()> {
     let mut file = create(env, true)?;
     for number in 0..env.testbed.scaled(SYNCED_APPENDS) {
-        stop::check()?;
+        interrupt::check()?;
         file.write_all(&[number as u8; PAGE]).doing(|| "appending")?;
         file.sync_all().doing(|| "fsync")?;
     }
@@ -136,7 +136,7 @@ pub(super) fn map_read(env: &Env<'_>) -> Result<()> {
     let len = usize::try_from(env.testbed.large_bytes()).unwrap_or(usize::MAX);
     let map = ReadMap::new(large(env)?, len).doing(|| "mapping the large file")?;
     let sum = map.sum();
-    stop::check()?;
+    interrupt::check()?;
     // The file is random: all zeros would mean that something else was read.
     if sum == 0 { Err(Failure::new("the mapping shows zeros")) } else { Ok(()) }
 }

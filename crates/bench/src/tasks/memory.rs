@@ -2,7 +2,7 @@
 
 use super::task::Env;
 use crate::failure::{Result, While};
-use crate::stop;
+use crate::interrupt;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat};
 use nix::sys::stat::{Mode, fstatat};
 
@@ -10,7 +10,7 @@ use nix::sys::stat::{Mode, fstatat};
 pub(super) fn look_up_all(env: &Env<'_>) -> Result<()> {
     let (dirs, files) = env.testbed.million();
     for number in 0..dirs {
-        stop::check()?;
+        interrupt::check()?;
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let dir = openat(AT_FDCWD, &env.root.join(number.to_string()), flags, Mode::empty())
             .doing(|| "opening a directory")?;

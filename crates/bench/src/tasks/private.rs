@@ -6,7 +6,7 @@
 use super::sources::{SOURCE, in_all_clones};
 use super::task::{Env, Step, Task};
 use crate::failure::{Result, While};
-use crate::stop;
+use crate::interrupt;
 use rustix::fs::OFlags;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -103,7 +103,7 @@ fn each(env: &Env<'_>, operations: usize, work: fn(&Path, usize) -> Result<()>) 
 fn open(directory: &Path, operations: usize) -> Result<()> {
     let path = file(directory);
     for _ in 0..operations {
-        stop::check()?;
+        interrupt::check()?;
         File::open(&path).doing(|| "opening a private file")?;
     }
     Ok(())
@@ -112,7 +112,7 @@ fn open(directory: &Path, operations: usize) -> Result<()> {
 fn stat(directory: &Path, operations: usize) -> Result<()> {
     let path = file(directory);
     for _ in 0..operations {
-        stop::check()?;
+        interrupt::check()?;
         fresh_size(&path).doing(|| "asking for a private file's attributes")?;
     }
     Ok(())
@@ -132,7 +132,7 @@ fn offset(operation: usize) -> u64 {
 fn read(directory: &Path, operations: usize) -> Result<()> {
     let (file, mut block) = (direct(directory)?, Block([0; BLOCK]));
     for operation in 0..operations {
-        stop::check()?;
+        interrupt::check()?;
         file.read_exact_at(&mut block.0, offset(operation)).doing(|| "reading a private file")?;
     }
     Ok(())
@@ -141,7 +141,7 @@ fn read(directory: &Path, operations: usize) -> Result<()> {
 fn write(directory: &Path, operations: usize) -> Result<()> {
     let (file, block) = (direct(directory)?, Block([0xa5; BLOCK]));
     for operation in 0..operations {
-        stop::check()?;
+        interrupt::check()?;
         file.write_all_at(&block.0, offset(operation)).doing(|| "overwriting a private file")?;
     }
     Ok(())
@@ -150,7 +150,7 @@ fn write(directory: &Path, operations: usize) -> Result<()> {
 fn create(directory: &Path, operations: usize) -> Result<()> {
     let path = directory.join("new");
     for _ in 0..operations {
-        stop::check()?;
+        interrupt::check()?;
         fs::write(&path, [0x5a; BLOCK]).doing(|| "making a private file")?;
         fs::remove_file(&path).doing(|| "removing a private file")?;
     }

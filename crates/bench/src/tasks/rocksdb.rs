@@ -4,9 +4,9 @@
 
 use super::task::{COLD, Env, Task};
 use super::tenants::TENANTS;
-use crate::cores;
 use crate::failure::Result;
-use crate::stop;
+use crate::interrupt;
+use crate::tenant_cpus;
 use crate::testbed::{self, Lower, Testbed};
 use crate::workload::job::Job;
 use crate::workload::rocksdb::{self, Work};
@@ -27,7 +27,7 @@ const fn put<const N: usize>(name: &'static str, title: &'static str) -> Task {
         prepare: |env| {
             start(env, puts(env.testbed))?;
             rustix::fs::sync();
-            stop::check()
+            interrupt::check()
         },
         run: |env| together(env, puts(env.testbed)),
         ..TENANTS
@@ -103,7 +103,7 @@ fn start(env: &Env<'_>, work: Work) -> Result<()> {
         root: root.clone(),
         number,
         work,
-        cpus: cores::share(number, count).unwrap_or_default(),
+        cpus: tenant_cpus::share(number, count).unwrap_or_default(),
     };
     env.workers.start(env.roots.iter().enumerate().map(job))
 }
@@ -111,5 +111,5 @@ fn start(env: &Env<'_>, work: Work) -> Result<()> {
 fn together(env: &Env<'_>, work: Work) -> Result<()> {
     env.workers.go()?;
     env.workers.each(|worker| rocksdb::check_done(&worker.finish()?, work))?;
-    stop::check()
+    interrupt::check()
 }

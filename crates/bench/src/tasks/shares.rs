@@ -9,7 +9,7 @@ use super::small::SMALL;
 use super::sources::in_all_clones;
 use super::task::{Cache, Env, Metric, Step, Task};
 use crate::failure::{Failure, Result, While};
-use crate::stop;
+use crate::interrupt;
 use crate::testbed::{Lower, SHARES_COMMON, Testbed};
 use rustix::fs::{Advice, fadvise, lgetxattr};
 use std::fs::File;
@@ -146,7 +146,7 @@ fn read(path: &Path, most: usize) -> Result<()> {
     let mut piece = vec![0; MIB];
     let mut all = 0;
     while all < most {
-        stop::check()?;
+        interrupt::check()?;
         match file.read(&mut piece).doing(|| "reading a lower file")? {
             0 => break,
             more => all += more,
@@ -210,7 +210,7 @@ fn miss_until(path: &Path, seed: u64, end: Instant) -> Result<()> {
     let blocks = file.metadata().doing(|| "the size of a lower file")?.len() / BLOCK;
     let (mut number, mut block) = (seed, vec![0; BLOCK as usize]);
     while Instant::now() < end {
-        stop::check()?;
+        interrupt::check()?;
         // Knuth's MMIX generator; its upper bits are the good ones.
         number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let at = (number >> 33) % blocks.max(1) * BLOCK;
@@ -251,7 +251,7 @@ fn lend(env: &Env<'_>) -> Result<()> {
     let left = beside_others(env, |first| {
         let begin = Instant::now();
         while begin.elapsed() < ASLEEP {
-            stop::check()?;
+            interrupt::check()?;
             std::thread::sleep(Duration::from_millis(50));
         }
         held(first)
@@ -279,7 +279,7 @@ fn take_back(env: &Env<'_>) -> Result<()> {
                     held(first)?
                 )));
             }
-            stop::check()?;
+            interrupt::check()?;
             if data.read(&mut piece).doing(|| "reading a lower file")? == 0 {
                 data = File::open(&file).doing(|| "opening a lower file")?;
                 fadvise(&data, 0, None, Advice::DontNeed).doing(|| "forgetting pages")?;

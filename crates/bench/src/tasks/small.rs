@@ -4,8 +4,8 @@
 
 use super::task::{Env, Metric, Task};
 use crate::failure::{Failure, Result, While};
+use crate::interrupt;
 use crate::programs;
-use crate::stop;
 use crate::testbed::{self, Lower, TREE_NAME};
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat};
 use nix::sys::stat::{Mode, fstatat};
@@ -67,7 +67,7 @@ pub(super) fn open_read_close(env: &Env<'_>) -> Result<()> {
             return Err(Failure::new(format!("{}: {got} bytes of {size}", path.display())));
         }
     }
-    stop::check()
+    interrupt::check()
 }
 
 /// Looks every name up, then reads every file.
@@ -83,7 +83,7 @@ pub(super) fn lstat_all(env: &Env<'_>) -> Result<()> {
         fstatat(tree.as_fd(), path, AtFlags::AT_SYMLINK_NOFOLLOW)
             .doing(|| format!("lstat of {}", path.display()))?;
     }
-    stop::check()
+    interrupt::check()
 }
 
 /// Drops the kernel's caches.
@@ -112,7 +112,7 @@ pub(super) fn grep(env: &Env<'_>) -> Result<()> {
         .stdout(Stdio::null())
         .status()
         .doing(|| "grep")?;
-    stop::check()?;
+    interrupt::check()?;
     // 1: no line was found; 2: there were errors.
     if status.code() == Some(1) { Ok(()) } else { Err(Failure::new(format!("grep: {status}"))) }
 }

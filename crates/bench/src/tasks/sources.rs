@@ -5,7 +5,7 @@
 use super::small::SMALL;
 use super::task::{Env, Step, Task, WARM_LOWER};
 use crate::failure::{Failure, Result, While};
-use crate::stop;
+use crate::interrupt;
 use crate::testbed::{LARGE_NAME, Lower, Testbed};
 use crate::workload::job::Job;
 use crate::workload::worker::Workers;
@@ -237,7 +237,7 @@ fn start(env: &Env<'_>, kind: fxmark::Kind, count: usize) -> Result<()> {
 pub(super) fn together(env: &Env<'_>) -> Result<()> {
     env.workers.go()?;
     env.workers.wait()?;
-    stop::check()
+    interrupt::check()
 }
 
 fn oltp(testbed: &Testbed) -> personality::Personality {
@@ -285,7 +285,7 @@ fn read(root: &Path) -> Result<()> {
     let mut file = File::open(root.join(LARGE_NAME)).doing(|| "opening the shared file")?;
     let mut buffer = vec![0; MIB];
     while file.read(&mut buffer).doing(|| "reading the shared file")? > 0 {
-        stop::check()?;
+        interrupt::check()?;
     }
     Ok(())
 }

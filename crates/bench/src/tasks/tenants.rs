@@ -6,9 +6,9 @@
 
 use super::sources::{SOURCE, fileserver, in_all_clones};
 use super::task::{Env, Step, Task};
-use crate::cores::{self, CpuAffinity};
 use crate::failure::{Result, While};
-use crate::stop;
+use crate::interrupt;
+use crate::tenant_cpus::{self, CpuAffinity};
 use crate::workload::disk;
 use crate::workload::job::Job;
 use crate::workload::neighbour::Kind;
@@ -59,7 +59,7 @@ const fn out<const N: usize>(name: &'static str, title: &'static str) -> Task {
         prepare: |env| {
             env.roots.iter().try_for_each(|root| disk::prepare(&fileserver(env.testbed), root))?;
             rustix::fs::sync();
-            stop::check()
+            interrupt::check()
         },
         run: |env| all_serve(env, env.roots, true),
         ..ISOLATION
@@ -81,7 +81,7 @@ const fn up<const N: usize>(name: &'static str, title: &'static str) -> Task {
                 disk::prepare(&fileserver(env.testbed), &root)?;
             }
             rustix::fs::sync();
-            stop::check()
+            interrupt::check()
         },
         run: |env| all_serve(env, &directories::<N>(env), false),
         ..ISOLATION
@@ -115,7 +115,7 @@ fn with_neighbours(env: &Env<'_>, kinds: &[Kind]) -> Result<()> {
     let root = env.roots.last().cloned().unwrap_or_default();
     let scale = env.testbed.scale();
     // The last tenant's.
-    let cpus = cores::share(env.roots.len().saturating_sub(1), env.roots.len()).unwrap_or_default();
+    let cpus = tenant_cpus::share(env.roots.len().saturating_sub(1), env.roots.len()).unwrap_or_default();
     let job = |kind: &Kind| Job::Neighbour { kind: *kind, root: root.clone(), scale, cpus: cpus.clone() };
     env.workers.start(kinds.iter().map(job))?;
     rustix::fs::sync();

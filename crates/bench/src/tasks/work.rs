@@ -8,7 +8,7 @@
 use super::small::SMALL;
 use super::task::{Env, Task};
 use crate::failure::Result;
-use crate::stop;
+use crate::interrupt;
 use crate::testbed::Lower;
 use crate::workload::chroot::{Chroot, WORK};
 use crate::workload::debian;
@@ -223,7 +223,7 @@ fn first(env: &Env<'_>, script: &str) -> Result<()> {
 fn ready(env: &Env<'_>, script: &str) -> Result<()> {
     env.workers.start(std::iter::once(job(env, script)))?;
     rustix::fs::sync();
-    stop::check()
+    interrupt::check()
 }
 
 /// Gives the word, and waits for the end.
@@ -234,5 +234,5 @@ fn go(env: &Env<'_>) -> Result<()> {
 fn finish(workers: &Workers) -> Result<()> {
     workers.go()?;
     workers.each(|worker| worker.finish().map(drop))?;
-    stop::check()
+    interrupt::check()
 }

@@ -1,7 +1,7 @@
 //! The operations of [`super::filebench`] on a filesystem.
 
 use crate::failure::{Failure, Result, While};
-use crate::stop;
+use crate::interrupt;
 use crate::workload::filebench::{Call, LOG, Target, Thread, directories};
 use crate::workload::personality::Personality;
 use std::cell::Cell;
@@ -112,7 +112,7 @@ pub fn prepare(personality: &Personality, root: &Path) -> Result<()> {
     let mut make = |path: &Path, bytes: u64| {
         disk.open(path, true)?;
         disk.write_at(0, usize::try_from(bytes).unwrap_or(usize::MAX))?;
-        stop::check()
+        interrupt::check()
     };
     if let Some(bytes) = personality.files.log_bytes {
         make(Path::new(LOG), bytes)?;
@@ -126,7 +126,7 @@ pub fn prepare(personality: &Personality, root: &Path) -> Result<()> {
 
 /// Runs all threads to their end.
 pub fn run(personality: &Personality, root: &Path) -> Result<()> {
-    in_threads(personality, |thread| thread.run(&mut Disk::new(root), stop::check))
+    in_threads(personality, |thread| thread.run(&mut Disk::new(root), interrupt::check))
 }
 
 /// Runs all threads until then; the roles have to have more to do. How many operations there were.
@@ -137,7 +137,7 @@ pub fn run_until(personality: &Personality, root: &Path, end: Instant) -> Result
         let is_over = Cell::new(false);
         let done = thread.run(&mut counted, || {
             is_over.set(Instant::now() >= end);
-            if is_over.get() { Err(Failure::new("the time is over")) } else { stop::check() }
+            if is_over.get() { Err(Failure::new("the time is over")) } else { interrupt::check() }
         });
         operations.fetch_add(counted.operations, Relaxed);
         if is_over.get() { Ok(()) } else { done }

@@ -3,7 +3,7 @@
 //! through the mount, by exec and mmap.
 
 use crate::failure::{Failure, Result, While};
-use crate::stop;
+use crate::interrupt;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -107,7 +107,7 @@ pub fn wait_answer(port: u16, mut check_alive: impl FnMut() -> Result<()>) -> Re
                 return Err(error).doing(|| "lighttpd does not answer");
             }
             Err(_) => {
-                stop::check()?;
+                interrupt::check()?;
                 check_alive()?;
                 std::thread::sleep(PAUSE);
             }

@@ -4,12 +4,12 @@
 //! A worker is this program again, under a subcommand that help does not show. It gets its job as a line of JSON on
 //! stdin, answers `ready`, and begins when `go` comes.
 //!
-//! One worker does the whole task ([`crate::client`]); those of tasks that want several processes are its own.
+//! One worker does the whole task ([`crate::task_process`]); those of tasks that want several processes are its own.
 
 use crate::failure::{Failure, Result, While};
+use crate::interrupt;
 use crate::measure::Sample;
 use crate::programs::last_words;
-use crate::stop;
 use crate::workload::job::{FAILED, GO, Job, READY, RESULT, SUBCOMMAND};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
@@ -86,7 +86,7 @@ impl Worker {
         let mut line = String::new();
         loop {
             while self.said.buffer().is_empty() && !readable(self.said.get_ref())? {
-                if stop::asked() && !std::mem::replace(&mut told, true) {
+                if interrupt::asked() && !std::mem::replace(&mut told, true) {
                     let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
                     // It may have ended meanwhile, which is seen next.
                     let _ = pid.map(|pid| kill_process(pid, Signal::TERM));

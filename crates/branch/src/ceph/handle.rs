@@ -3,7 +3,7 @@
 use super::uncached_read::UncachedRead;
 use crate::acl::Acl;
 use crate::convert::attr;
-use crate::full_io;
+use crate::exact_io;
 use crate::kernel_checks::{check_offset, check_owner, check_target, check_times, require_regular};
 use crate::xattr::{CAPABILITY, check_acl, check_form, check_get, check_remove, check_set, is_acl};
 use rustix::fs::{FallocateFlags, OFlags};
@@ -303,7 +303,7 @@ impl BranchFile for CephFile {
         check_offset(offset)?;
         self.require_readable()?;
         let past = self.past.as_ref().and_then(|past| past.way(&self.held.inode, offset, buf.len()));
-        full_io::read(buf, offset, |rest, at| past.unwrap_or(&self.open).read_at(rest, at))
+        exact_io::read(buf, offset, |rest, at| past.unwrap_or(&self.open).read_at(rest, at))
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> Result<usize> {
@@ -313,7 +313,7 @@ impl BranchFile for CephFile {
         check_offset(offset)?;
         self.require_writable(Errno::BADF)?;
         self.held.drop_capability()?;
-        full_io::write(data, offset, |rest, at| self.open.write_at(rest, at))
+        exact_io::write(data, offset, |rest, at| self.open.write_at(rest, at))
     }
 
     fn sync(&self, datasync: bool) -> Result<()> {

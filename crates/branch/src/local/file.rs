@@ -3,7 +3,7 @@
 use super::device_numbers::Home;
 use super::handle::{impl_object, open_flags, open_noatime, without_flags};
 use crate::convert::timestamps;
-use crate::full_io;
+use crate::exact_io;
 use rustix::io::Errno;
 use std::any::Any;
 use std::ffi::CStr;
@@ -54,11 +54,11 @@ impl_object!(LocalFile, XattrTarget::File, {
 
 impl<S: Sys> BranchFile for LocalFile<S> {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
-        full_io::read(buf, offset, |rest, at| self.sys.read_at(self.fd.as_fd(), rest, at))
+        exact_io::read(buf, offset, |rest, at| self.sys.read_at(self.fd.as_fd(), rest, at))
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> Result<usize> {
-        full_io::write(data, offset, |rest, at| self.sys.write_at(self.fd.as_fd(), rest, at))
+        exact_io::write(data, offset, |rest, at| self.sys.write_at(self.fd.as_fd(), rest, at))
     }
 
     fn sync(&self, datasync: bool) -> Result<()> {

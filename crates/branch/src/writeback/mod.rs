@@ -219,7 +219,7 @@ impl Writeback {
         step();
         let outcome = open.sync(false).and_then(|()| open.close());
         if let Err(error) = outcome {
-            tracing::warn!(ino = file.ino, %error, "what was written to a file is lost");
+            tracing::warn!(ino = file.ino, %error, "written data of a file are lost");
             self.fail(file, error.errno());
         }
         self.log.done(file.ino, before);
@@ -365,7 +365,7 @@ impl Writeback {
             }
             step();
             if let Err(error) = again_made(&**file, change) {
-                tracing::warn!(ino, %error, "what was written to a file is lost");
+                tracing::warn!(ino, %error, "written data of a file are lost");
                 failed.get_or_insert(error.errno());
             }
             replayed.changes += 1;
@@ -383,7 +383,7 @@ impl Writeback {
             let dated = changed.map_or(Ok(()), |when| file.set_times(None, Some(SetTime::At(when))));
             step();
             if let Err(error) = dated.and_then(|()| file.sync(false)) {
-                tracing::warn!(ino, %error, "what was written to a file is lost");
+                tracing::warn!(ino, %error, "written data of a file are lost");
                 failed.get_or_insert(error.errno());
             }
             if let Some(errno) = *failed {

@@ -4,11 +4,11 @@
 //! be lent, it moves to a memory file of its own. Large files have one from the beginning.
 //!
 //! Where a process shares its descriptors with one that outlives it, the memory can be kept for a successor: `records` says what is in
-//! it, and `predecessor` is how a successor goes on with that.
+//! it, and `recovery` is how a successor goes on with that.
 
 mod crash_point;
-mod predecessor;
 mod records;
+mod recovery;
 
 use self::crash_point::step;
 use self::records::{Record, Records};
@@ -21,7 +21,7 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, OnceLock};
 
-pub use predecessor::{Limits, PredecessorFds, RecoveredFile};
+pub use recovery::{Limits, PredecessorFds, RecoveredFile};
 
 /// The largest file that lies in a slot: it has one block.
 const SLOT_BYTES: u64 = BLOCK_BYTES;

@@ -145,8 +145,9 @@ impl Lowers {
 }
 
 fn other(why: String) -> Failure {
-    Failure::input(why)
-        .remedy("a checkpoint goes on above the layers that it was taken on; give --image IMAGE with those")
+    Failure::input(why).remedy(
+        "a checkpoint resumes above the layers that it was saved above; give --image IMAGE with those",
+    )
 }
 
 /// A tree, if it is the one with that fingerprint.

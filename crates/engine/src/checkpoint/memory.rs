@@ -81,7 +81,7 @@ impl FirstPass<'_> {
             let why = Failure::system(format!("its memory cannot be read while it runs: {why}"));
             return Err(why.remedy(format!("{} says more", log.display())));
         }
-        tracing::warn!("memory is read when the container stands still, all of it: {why}");
+        tracing::warn!("all memory is read in the pause: {why}");
         fs::remove_dir_all(&images).map_err(failed)?;
         Ok(None)
     }

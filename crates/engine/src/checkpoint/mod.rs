@@ -1,6 +1,6 @@
 //! Checkpoints of containers: the memory of their processes, and the tree that they had then.
 //!
-//! `take` takes one of a `subject`, a container and whoever runs it: `pause` has the container stand still, by its `freezer`, without the `library`,
+//! `save` takes one of a `subject`, a container and whoever runs it: `pause` has the container stand still, by its `freezer`, without the `library`,
 //! `cpu_priority` towards others on the processors, `criu` is the program that reads its memory, `memory` a first pass over that, if `first_pass` wants one, `delta` and `data`
 //! copy its upper layer, `identity` says which layers it stands on, `external_library` which library, `tmpfs` what of files in memory is lost, `record` is what is known of it. `location` is where they are: in a
 //! `directory`, or in the store of a `zoned` device; `writer` is what both do. `object` is a checkpoint that is packed, as one sequence of bytes; `chain` are those that need
@@ -29,9 +29,9 @@ mod pacer;
 pub mod pause;
 mod precopy;
 mod record;
+mod save;
 mod stream;
 mod subject;
-mod take;
 mod tmpfs;
 pub mod upper_view;
 mod writer;
@@ -51,9 +51,9 @@ pub use pace::Pace;
 pub(crate) use pause::last_line;
 pub use precopy::Precopy;
 pub use record::{CheckpointEntry, ContainerEngine, Record};
+pub use save::{Take, TakeOutcome, take};
 pub(crate) use stream::received;
 pub(crate) use subject::Subject;
-pub use take::{Take, TakeOutcome, take};
 pub(crate) use writer::{CheckpointReader, CheckpointWriter};
 
 /// Reads what may be anything, as restoring does: an object, and a stream. For the fuzz target. True: it is one of them.

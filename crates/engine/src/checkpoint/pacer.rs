@@ -99,7 +99,7 @@ impl<M: Medium> WritePacer<M> {
                 Ok(disk) => Self::Others(groups, disk),
                 Err(e) => {
                     tracing::info!(
-                        "{}: what others wait for cannot be seen ({e}); nothing is held back",
+                        "{}: the latency of the disk cannot be measured ({e}); no pacing",
                         path.display()
                     );
                     Self::None

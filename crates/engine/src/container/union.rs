@@ -86,7 +86,7 @@ pub(super) fn take_away(
     let mut patience = patience;
     if kept
         && is_mounted(merged)
-        && let Err(why) = vellum_service::instance::durable::sync(merged)
+        && let Err(why) = vellum_service::instance::sync::sync(merged)
     {
         tracing::warn!("{why}; what the container wrote may be lost with the power");
     }
@@ -110,7 +110,7 @@ pub(super) fn take_away(
                 format!("{}: cannot be unmounted", merged.display())
             } else {
                 format!(
-                    "{upper}: somebody has it open, and its service goes on; a later vellum run takes away what is left"
+                    "{upper}: a program has it open, and its service continues; a later vellum run removes the rest"
                 )
             }));
         }

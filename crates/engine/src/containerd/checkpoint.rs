@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use vellum_service::Failure;
 use vellum_service::config::LAYERS_MAX;
 use vellum_service::instance::INSTANCE;
-use vellum_service::instance::explain::InstanceReport;
+use vellum_service::instance::inspect::InstanceReport;
 
 /// What runs containers for containerd here.
 const RUNTIME_NAME: &str = "io.containerd.runc.v2";

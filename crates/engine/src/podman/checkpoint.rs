@@ -5,7 +5,7 @@
 //! has done its work, and exports what it knows of the container. So nobody else pauses, stops or removes it meanwhile by podman, and podman
 //! believes all the time what is true: it runs.
 
-use super::gate::{Gate, GateWaiter};
+use super::exec_barrier::{Gate, GateWaiter};
 use super::scratch_dir::ScratchDir;
 use super::{APART, ARCHIVE, Mount, Podman, PodmanCommand, RestoreSpec, archive, succeeded};
 use crate::checkpoint::{CheckpointWriter, ContainerEngine, ExternalLibrary, Freezer, Library, Subject};

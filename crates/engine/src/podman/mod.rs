@@ -1,20 +1,20 @@
 //! Containers of podman: checkpoints are taken of them, and they are podman's again when they are restored.
 //!
 //! Podman has a database, and locks. So it is podman that is asked for a checkpoint and for a restoration, and holds its lock on the container
-//! meanwhile; but what it calls to do the work comes to us first, by a `gate`: the runtime when a checkpoint is taken (`checkpoint`), conmon when
+//! meanwhile; but what it calls to do the work comes to us first, by a `exec_barrier`: the runtime when a checkpoint is taken (`checkpoint`), conmon when
 //! one is restored (`restore`). `archive` is what podman reads and writes of a container, `runtime_path` a namespace in which a program has another
 //! one's place, `scratch` a directory for all that for a moment.
 
 mod archive;
 mod checkpoint;
-mod gate;
+mod exec_barrier;
 mod restore;
 mod runtime_path;
 mod scratch_dir;
 
 pub(crate) use checkpoint::is_vellum;
-pub(crate) use gate::{AT_A_SOCKET, Gate, GateWaiter, quoted};
-pub use gate::{GATE, pass};
+pub(crate) use exec_barrier::{AT_A_SOCKET, Gate, GateWaiter, quoted};
+pub use exec_barrier::{GATE, pass};
 pub(crate) use restore::{layer, restore};
 pub use runtime_path::{APART, apart};
 pub(crate) use scratch_dir::ScratchDir;

@@ -4,7 +4,7 @@
 //! place it finds a gate. While podman waits there, the empty upper layer is filled; then conmon goes on with the images where they are, and
 //! nothing of them was copied. If anything fails, podman takes the container away again.
 
-use super::gate::{Gate, GateWaiter};
+use super::exec_barrier::{Gate, GateWaiter};
 use super::scratch_dir::ScratchDir;
 use super::{ARCHIVE, Podman, PodmanCommand, RestoreSpec, archive, succeeded};
 use crate::checkpoint::{ALWAYS, CheckpointReader, OWN_NETWORK, explain};

@@ -1,7 +1,7 @@
 //! Making a mapping of a descriptor, and the reasons for not making one.
 
 use crate::fds::table::{Entry, View};
-use crate::session::generations::{self, Refusal};
+use crate::session::file_generations::{self, Refusal};
 use crate::shim::{raw, signals};
 use crate::thresholds::reads::SPACE_MAX;
 use core::ffi::CStr;
@@ -62,7 +62,7 @@ fn make(fd: i32) -> Result<View, Refusal> {
     if format_and_slot as u32 != 1 {
         return Err(Refusal::NotVellum);
     }
-    let word = generations::word(memory, (format_and_slot >> 32) as u32)?;
+    let word = file_generations::word(memory, (format_and_slot >> 32) as u32)?;
     let (mode, kernel_size) = raw::stat(fd).ok_or(Refusal::Unfit)?;
     if mode & S_IFMT != S_IFREG {
         return Err(Refusal::Unfit);
@@ -84,7 +84,7 @@ fn make(fd: i32) -> Result<View, Refusal> {
         return Err(Refusal::Unfit);
     };
     let view = View { base, size, word, generation };
-    if generations::read(word) != generation {
+    if file_generations::read(word) != generation {
         unmap(&view);
         return Err(Refusal::Later);
     }

@@ -2,7 +2,7 @@
 
 use crate::fds::map::{self, unmap};
 use crate::fds::table::{Entry, View, entry};
-use crate::session::generations::{self, Refusal};
+use crate::session::file_generations::{self, Refusal};
 use crate::shim::{copy, process, raw, signals};
 use crate::stats::{Reason, count};
 use crate::thresholds::reads::{AGAIN, FEW, LOOK};
@@ -123,7 +123,7 @@ fn attempt(view: &View, offset: i64, len: usize, copy: impl FnOnce(usize) -> boo
     if offset.checked_add(len).is_none_or(|end| end > view.size) {
         return Err(Reason::Beyond);
     }
-    if generations::read(view.word) != view.generation {
+    if file_generations::read(view.word) != view.generation {
         return Err(Reason::Changed);
     }
     if signals::is_exposed() || !copy(view.base + offset) {
@@ -131,7 +131,7 @@ fn attempt(view: &View, offset: i64, len: usize, copy: impl FnOnce(usize) -> boo
     }
     // What was copied was there before the word is read again.
     fence(Acquire);
-    if generations::read(view.word) != view.generation { Err(Reason::Changed) } else { Ok(()) }
+    if file_generations::read(view.word) != view.generation { Err(Reason::Changed) } else { Ok(()) }
 }
 
 /// A read of a descriptor that has no mapping: whether it is to have one now.

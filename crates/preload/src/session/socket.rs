@@ -184,7 +184,9 @@ pub(crate) struct Delivery {
 pub(crate) enum Take {
     /// Waits for it, for a second; the descriptor is closed on exec.
     Waiting,
-    Now { close_on_exec: bool },
+    Now {
+        close_on_exec: bool,
+    },
 }
 
 /// Receives a number and the descriptor that is with it.

@@ -5,7 +5,7 @@
 //! Where a call of the library is under way there is something left; that one goes on and comes to its end, and nothing new is begun.
 
 use crate::fds::{companion, exclusive_fd, map, service_fds, table};
-use crate::session::{self, detach_state, generations, root_mount, socket};
+use crate::session::{self, detach_state, file_generations, root_mount, socket};
 use crate::shim::hooks::xattrs;
 use crate::shim::{mountinfo, process};
 
@@ -33,7 +33,7 @@ pub(crate) extern "C" fn leave(seconds: usize) -> usize {
     exclusive_fd::before_sharing();
     table::retire_all(map::unmap);
     let is_left = session::is_any() || companion::is_any() || table::is_any() || socket::is_any();
-    if is_left || generations::is_asking() {
+    if is_left || file_generations::is_asking() {
         return BUSY;
     }
     if exclusive_fd::is_any() {
@@ -41,7 +41,7 @@ pub(crate) extern "C" fn leave(seconds: usize) -> usize {
     }
     // Numbers of devices and mounts may come to mean something else.
     session::forget();
-    generations::forget();
+    file_generations::forget();
     service_fds::forget();
     root_mount::forget();
     xattrs::forget();

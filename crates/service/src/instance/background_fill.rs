@@ -1,7 +1,7 @@
 //! Work for idle times: what partial files miss is copied while nobody asks for anything, at a limited rate.
 
 use crate::instance::Instance;
-use crate::instance::explain::Explain;
+use crate::instance::inspect::Explain;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use vellum_fuse::SessionHandle;

@@ -5,16 +5,16 @@
 
 pub(crate) mod background_fill;
 pub(crate) mod client;
-pub mod durable;
-pub mod explain;
 pub mod flatten;
+pub mod inspect;
 pub(crate) mod lost_forgets;
 pub mod stats;
+pub mod sync;
 pub mod tree;
 
 use crate::config::WEIGHTS;
 use crate::instance::client::pid_depth;
-use crate::instance::explain::{Explain, InstanceReport};
+use crate::instance::inspect::{Explain, InstanceReport};
 use crate::instance::stats::InstanceStats;
 use crate::layers::cache::Member;
 use crate::pool::RecordFile;
@@ -42,7 +42,7 @@ pub const PREFIX: &str = "vellum.";
 /// Asked of any object: the instance, as JSON ([`InstanceReport`]).
 pub const INSTANCE: &CStr = c"vellum.instance";
 
-/// Asked of any object: where it comes from, as JSON ([`crate::instance::explain::NodeAnswer`]).
+/// Asked of any object: where it comes from, as JSON ([`crate::instance::inspect::NodeAnswer`]).
 pub const NODE: &CStr = c"vellum.node";
 
 /// Asked of any object: what the instance has done, as JSON ([`InstanceStats`]).
@@ -54,7 +54,7 @@ pub const MAP: &CStr = c"vellum.map";
 
 /// Asked of any object, by anybody, as anybody may call syncfs(2): how many writes have come to the service so far, and how many of them
 /// it is done with (64 bits each, in the order of the machine). The kernel asks no service of its kind to sync, and does not wait
-/// for its own pages to be written either; [`crate::instance::durable::sync`] does.
+/// for its own pages to be written either; [`crate::instance::sync::sync`] does.
 pub const WRITES: &CStr = c"vellum.writes";
 
 /// Asked in the same way: everything that has come to the service is made durable before it is answered.

@@ -2,7 +2,7 @@
 
 use crate::config::{BlockCopy, BlockMap, Config, OverrideStat, Profile};
 use crate::failure::Failure;
-use crate::instance::explain::{Explain, NodeAnswer, Step};
+use crate::instance::inspect::{Explain, NodeAnswer, Step};
 use crate::layers::Layers;
 use crate::layers::source::LayerSource;
 use crate::process::{boot_id, node_memory};

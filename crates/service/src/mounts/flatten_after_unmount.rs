@@ -4,7 +4,7 @@
 //! is copied, by the service that served the mount and holds the right to its upper, until somebody else wants that.
 
 use crate::config::Config;
-use crate::instance::explain::{Explain, Step};
+use crate::instance::inspect::{Explain, Step};
 use crate::layers::lock::DirLock;
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
@@ -130,7 +130,7 @@ impl Right<'_> {
 mod tests {
     use super::*;
     use crate::LayerSource;
-    use crate::instance::explain::NodeAnswer;
+    use crate::instance::inspect::NodeAnswer;
     use std::collections::BTreeMap;
     use std::path::Path;
     use std::sync::mpsc;

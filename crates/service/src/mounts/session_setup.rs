@@ -2,7 +2,7 @@
 
 use crate::config::{AccessTimes, Config, Profile, Propagation};
 use crate::failure::Failure;
-use crate::instance::explain::InstanceReport;
+use crate::instance::inspect::InstanceReport;
 use crate::layers::Layers;
 use rustix::mount::MountPropagationFlags;
 use std::path::Path;

@@ -53,9 +53,7 @@ pub(super) fn agree(program: &Path, ours: u32) -> Result<(), Failure> {
         .map_err(|why| refused(format!("it does not say which state it can go on with: {why}")))?;
     match answer.trim().parse::<u32>() {
         Ok(theirs) if theirs == ours => Ok(()),
-        Ok(theirs) => {
-            Err(refused(format!("it goes on with state of format {theirs}, the service has {ours}")))
-        }
+        Ok(theirs) => Err(refused(format!("it takes over state of format {theirs}, the service has {ours}"))),
         Err(_) => Err(refused(format!("it does not say which state it can go on with, but {answer:?}"))),
     }
 }

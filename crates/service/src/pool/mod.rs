@@ -39,7 +39,7 @@ pub use wire::Status;
 pub const FORMAT: u32 = 16;
 
 /// What supervisors and heirs are called in lists of processes.
-pub const KEEPERS: [&str; 2] = ["vellum-keeper", "vellum-heir"];
+pub const KEEPERS: [&str; 2] = ["vellum-keeper", "vellum-standby"];
 
 /// Exit status of a service that is to be replaced.
 const REPLACE: i32 = 64;

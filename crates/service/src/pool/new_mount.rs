@@ -7,7 +7,7 @@ use super::wire::MountRequest;
 use crate::config::{Cache, Config, WEIGHT_USUAL};
 use crate::failure::Failure;
 use crate::instance::Instance;
-use crate::instance::explain::InstanceReport;
+use crate::instance::inspect::InstanceReport;
 use crate::instance::tree::{self, PersistentMemory};
 use crate::layers::OpenLayers;
 use crate::layers::cache::Member;

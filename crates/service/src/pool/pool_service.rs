@@ -165,7 +165,11 @@ pub(super) fn serve(orders: &Orders<'_>, begin: ServiceStart) -> Result<(), Fail
     };
     if restarts > 0 {
         let mounts = service.books.lock().mounts;
-        tracing::info!(mounts, milliseconds = begun.elapsed().as_millis() as u64, "gone on with");
+        tracing::info!(
+            mounts,
+            milliseconds = begun.elapsed().as_millis() as u64,
+            "serves the mounts of its predecessor"
+        );
     }
     let (ending, word) = (Arc::clone(&service), orders.word.try_clone()?);
     let signals = orders.signals.clone();

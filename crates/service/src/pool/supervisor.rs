@@ -249,22 +249,22 @@ impl<'a> Supervisor<'a> {
                 }
                 End::Killed | End::Inherited if self.lacks_memory(kills)? => {
                     self.asked |= self.board.is_ending();
-                    "the service has been killed for want of memory; a new one goes on".to_owned()
+                    "the OOM killer killed the service; a successor serves its mounts".to_owned()
                 }
                 End::Inherited => {
                     self.asked |= self.board.is_ending();
-                    "the supervisor has died; another goes on, with another service".to_owned()
+                    "the supervisor died; the standby replaces it, with a new service".to_owned()
                 }
                 End::Expelled => {
                     // However often: what it was left can be served. But a cluster that expels all who come is not asked in a loop.
                     self.short_lives = 0;
                     std::thread::sleep(SHORT_LIFE.saturating_sub(begun.elapsed()));
-                    "a cluster has expelled the service's client; a new service goes on".to_owned()
+                    "a cluster expelled the service's client; a successor serves its mounts".to_owned()
                 }
                 End::Killed if self.board.is_serving() => {
                     // What it was left can be served: only lives one after the other count.
                     self.short_lives = 0;
-                    "the service has been killed; a new one goes on".to_owned()
+                    "the service was killed; a successor serves its mounts".to_owned()
                 }
                 End::Killed => self.after_a_short_life(begun, "before it could go on")?,
                 End::Died(how) => self.after_a_short_life(begun, &how)?,
@@ -333,7 +333,7 @@ impl<'a> Supervisor<'a> {
                     inherited = true;
                 }
                 Err(e) => {
-                    tracing::warn!("the supervisor has no heir: {e}");
+                    tracing::warn!("the standby cannot be started: {e}");
                     break;
                 }
             }
@@ -344,7 +344,7 @@ impl<'a> Supervisor<'a> {
     /// What the heir does.
     fn sleep_until_death_of(&self, supervisor: Pid) {
         if let Err(e) = set_parent_process_death_signal(Some(Signal::USR1)) {
-            tracing::error!("the heir will not hear of its supervisor's death: {e}");
+            tracing::error!("the standby cannot watch the supervisor: {e}");
         }
         // Signals that are for the supervisor come here too, where somebody means the whole group.
         while getppid() == Some(supervisor) {

@@ -1,7 +1,7 @@
 //! A directory's entries, as far as they are known, and the lock of its names.
 //!
 //! What is found out of entries that are there is noted by everybody who looks, with the names shared. A change of names is made
-//! by [`LockedNames`](crate::coherence::names::LockedNames) alone: what it takes is visible nowhere else.
+//! by [`LockedNames`](crate::coherence::name_changes::LockedNames) alone: what it takes is visible nowhere else.
 
 use crate::coherence::child_nodes::ChildNodes;
 use crate::nodes::listing::{Listing, ListingEntry};

@@ -6,7 +6,7 @@
 //! of which it was told that it is not there is the kernel's to make.
 
 use crate::coherence::Coherence;
-use crate::coherence::attr_probe::AttrProbeBudget;
+use crate::coherence::attr_reply_budget::AttrProbeBudget;
 use crate::coherence::no_writer_cache::WriterLookup;
 use crate::nodes::node::{Dir, File, InodeLocation, Node};
 use crate::union::Core;

@@ -6,17 +6,17 @@
 //! | what | the kernel | mappings | writers (clients with the file itself) | recalled by |
 //! | --- | --- | --- | --- | --- |
 //! | a file's attributes | until told; for no time while somebody writes past it ([`no_writer_cache`]), for 20 ms where it may be mapped to write ([`mmap_files`]) | - | change them unseen: a filter says of which files that may be so ([`writers`]) | `attributes_changed`; the kernel orders answers that are under way itself |
-//! | a directory's attributes | until told ([`leases`]) | - | change them with names | the same, by [`names::LockedNames`] when it is dropped |
-//! | a list of names | until told ([`leases`]) | - | change it | `data_changed`, by [`names::LockedNames`]; a list that is under way is waited for, by refusing |
+//! | a directory's attributes | until told ([`leases`]) | - | change them with names | the same, by [`name_changes::LockedNames`] when it is dropped |
+//! | a list of names | until told ([`leases`]) | - | change it | `data_changed`, by [`name_changes::LockedNames`]; a list that is under way is waited for, by refusing |
 //! | one name that is there | until the kernel removes it | - | make names only ([`Nodes::is_unknown_to_kernel`](crate::nodes::Nodes::is_unknown_to_kernel)) | the kernel is never contradicted |
 //! | one name that is not there | until the kernel makes it ([`negative_dentries`]) | - | do not make it | not at all: it is the kernel's to make |
 //! | data | one page cache in passthrough; else none of files that are handed out | the same pages | the same pages | - |
 //! | a file's length | with its attributes | while the generation stays ([`generations`]) | may cut the file: it is mapped by nobody then | [`generations`], before the file is cut |
 //! | when a file was changed (ctime) | states it itself, where it writes back ([`ctime_cache`]) | - | - | not at all: what it has stated is shown |
 //!
-//! Names change in one way, [`names`]; what is found out of names that are there is noted in [`entries`].
+//! Names change in one way, [`name_changes`]; what is found out of names that are there is noted in [`entries`].
 
-pub(crate) mod attr_probe;
+pub(crate) mod attr_reply_budget;
 mod child_nodes;
 pub(crate) mod ctime_cache;
 pub(crate) mod ctime_reports;
@@ -27,7 +27,7 @@ pub(crate) mod leases;
 pub(crate) mod mappings;
 pub(crate) mod mmap_files;
 pub(crate) mod mmap_opens;
-pub(crate) mod names;
+pub(crate) mod name_changes;
 pub(crate) mod negative_dentries;
 pub(crate) mod no_writer_cache;
 pub(crate) mod writers;

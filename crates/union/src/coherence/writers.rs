@@ -1,6 +1,6 @@
 //! Which files programs may be writing to past the mount, and since when programs make names.
 
-use crate::coherence::attr_probe::AttrProbeBudget;
+use crate::coherence::attr_reply_budget::AttrProbeBudget;
 use crate::coherence::no_writer_cache::NoWriterCache;
 use crate::sync::AtomicU8;
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 use crate::layers::attrs::{S_ISGID, S_ISUID};
 use crate::layers::marks;
 use crate::layers::overrides::Override;
-use crate::layers::work::Work;
+use crate::layers::work_dir::Work;
 use std::ffi::CStr;
 use vellum_vfs::{Attr, BranchDir, Errno, FileKind, Object, Result, SetTime};
 

@@ -14,7 +14,7 @@ use crate::extents::Record;
 use crate::layers::Layers;
 use crate::layers::layer::{c_string, join};
 use crate::layers::marks::{DirMarks, OwnMark, Space};
-use crate::layers::work::Work;
+use crate::layers::work_dir::Work;
 use crate::nodes::node::{Dir, File, FileState, InodeLocation, LowerData, LowerLocation, Node, UpperDir};
 use crate::union::{Core, path_of};
 use std::ffi::CStr;

@@ -11,7 +11,7 @@ pub(crate) mod unsynced_metadata;
 
 use crate::copyup::pending_completion::PendingCompletion;
 use crate::layers::marks::Space;
-use crate::layers::work::Work;
+use crate::layers::work_dir::Work;
 use crate::sync::{AtomicBool, Mutex};
 use std::collections::VecDeque;
 use vellum_vfs::{Errno, Error, Result};

@@ -7,7 +7,7 @@ use crate::extents::{BlockIndex, Holes, Origin, PartialFile, Record};
 use crate::layers::Layers;
 use crate::layers::marks;
 use crate::layers::marks::{GUARD, METACOPY_PARTIAL, OwnMark, Space};
-use crate::layers::work::Work;
+use crate::layers::work_dir::Work;
 use crate::nodes::node::{File, FileState, InodeLocation, Io, LowerData, LowerLocation, Node};
 use crate::union::Core;
 use std::ffi::CStr;

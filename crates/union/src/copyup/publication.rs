@@ -4,7 +4,7 @@ use crate::copyup::copy_metadata::restore_times;
 use crate::extents::Record;
 use crate::layers::Layers;
 use crate::layers::orphan_link::OrphanLink;
-use crate::layers::work::Work;
+use crate::layers::work_dir::Work;
 use crate::nodes::node::{Dentry, File, FileState, InodeLocation, LowerData, Node};
 use crate::sync::RwLockWriteGuard;
 use crate::union::Core;

@@ -25,7 +25,10 @@ enum Chunk {
     None,
     All,
     /// Some are: one bit each, and how many there are.
-    Some { words: Box<[AtomicU64]>, own: AtomicU32 },
+    Some {
+        words: Box<[AtomicU64]>,
+        own: AtomicU32,
+    },
 }
 
 /// The own blocks of one chunk, while they are being found out.

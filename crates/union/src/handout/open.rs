@@ -2,7 +2,7 @@
 
 use super::ops::still_there;
 use super::{Directory, is_whole, policy};
-use crate::coherence::names::NameChanger;
+use crate::coherence::name_changes::NameChanger;
 use crate::coherence::writers::Handouts;
 use crate::nodes::node::Inherit;
 use crate::union::Core;

@@ -1,7 +1,7 @@
 //! The calls of clients one by one.
 
 use super::{Directory, policy};
-use crate::coherence::names::NameChanger;
+use crate::coherence::name_changes::NameChanger;
 use crate::nodes::node::{Body, Dir, InodeLocation, Node};
 use crate::ops::create::{NewNode, NewObject};
 use crate::union::{Core, Union};

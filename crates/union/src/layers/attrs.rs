@@ -1,8 +1,8 @@
 //! Attributes as the layers have them, in the inode or beside it.
 
 use crate::layers::Layers;
+use crate::layers::layer_object::Target;
 use crate::layers::overrides::{LEN_MAX, Override};
-use crate::layers::target::Target;
 use crate::nodes::node::{File, LowerData};
 use std::ffi::CStr;
 use vellum_vfs::{Attr, Context, Errno, FileKind, Name, Result, SetAttr};

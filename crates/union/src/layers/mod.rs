@@ -1,12 +1,14 @@
 //! The layers: what a directory of one holds and means, and how one name is found through all of them.
 
 pub(crate) mod attrs;
-mod changes;
 pub(crate) mod data_source;
+mod dir_version;
 mod dirs;
 pub(crate) mod handles;
 pub(crate) mod host_view;
 pub(crate) mod layer;
+pub(crate) mod layer_object;
+mod link_names;
 pub(crate) mod links;
 pub(crate) mod list;
 pub(crate) mod marks;
@@ -15,14 +17,12 @@ pub(crate) mod moves;
 mod open;
 pub(crate) mod orphan_link;
 pub(crate) mod orphans;
-mod other_names;
 pub(crate) mod overrides;
 mod own_marks;
 pub(crate) mod read_file;
 pub(crate) mod sidecar;
 pub(crate) mod sidecar_dir;
-pub(crate) mod target;
-pub(crate) mod work;
+pub(crate) mod work_dir;
 
 use crate::config::{Profile, UnionConfig};
 use crate::layers::handles::{Evict, Share};

@@ -10,7 +10,7 @@ use crate::layers::list::holds_nothing;
 use crate::layers::marks::{self, MarkFormat};
 use crate::layers::overrides::Format;
 use crate::layers::sidecar;
-use crate::layers::work::{Whiteouts, Work};
+use crate::layers::work_dir::{Whiteouts, Work};
 use crate::nodes::ino;
 use std::sync::Arc;
 use vellum_vfs::{Branch, BranchDir, Errno, Error, Result};

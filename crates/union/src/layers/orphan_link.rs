@@ -1,8 +1,8 @@
 //! How a file of the upper layer comes to a name in the work directory when it loses its last one.
 
+use crate::layers::layer_object::Target;
 use crate::layers::orphans::{OrphanName, orphan_name};
-use crate::layers::target::Target;
-use crate::layers::work::Work;
+use crate::layers::work_dir::Work;
 use crate::nodes::node::{FileState, Inherit, InodeLocation};
 use std::ffi::CStr;
 use std::sync::Arc;

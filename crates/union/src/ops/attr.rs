@@ -3,7 +3,7 @@
 use crate::coherence::mmap_files;
 use crate::layers::Layers;
 use crate::layers::attrs::{S_ISGID, S_ISUID};
-use crate::layers::target::{Target, as_object};
+use crate::layers::layer_object::{Target, as_object};
 use crate::nodes::node::{Body, File, FileState, InodeLocation, Node};
 use crate::union::Core;
 use std::ffi::CStr;

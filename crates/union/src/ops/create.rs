@@ -1,15 +1,15 @@
 //! New names: files, directories, devices, links.
 
-use crate::coherence::names::{Change, LockedNames, NameChanger};
+use crate::coherence::name_changes::{Change, LockedNames, NameChanger};
 use crate::copyup::partial_file::own_mark;
 use crate::layers::Layers;
 use crate::layers::attrs::{S_ISGID, S_ISUID, S_IXGRP};
 use crate::layers::layer::{c_string, join};
+use crate::layers::layer_object::Target;
 use crate::layers::marks::{self, DirMarks, OwnMark, WHITEOUT_PREFIX};
 use crate::layers::merge::LayerLookup;
 use crate::layers::overrides::Override;
-use crate::layers::target::Target;
-use crate::layers::work::{Whiteouts, Work};
+use crate::layers::work_dir::{Whiteouts, Work};
 use crate::nodes::names::Names;
 use crate::nodes::node::{
     Body, Dentry, Dir, File, FileState, Inherit, InodeLocation, Io, Node, Owner, UpperDir,

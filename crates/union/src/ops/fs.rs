@@ -1,7 +1,7 @@
 //! The union as a front sees it. Each operation finds its nodes, calls, and answers; nothing else.
 
 use crate::config::Profile;
-use crate::layers::target::Target;
+use crate::layers::layer_object::Target;
 use crate::nodes::node::Node;
 use crate::ops::create::{NewObject, check_target};
 use crate::ops::io::regular;

@@ -2,11 +2,11 @@
 
 pub(crate) mod attr;
 pub(crate) mod create;
-pub(crate) mod explain;
 pub(crate) mod flags;
 pub(crate) mod flatten;
 pub(crate) mod forget;
 pub(crate) mod fs;
+pub(crate) mod inspect;
 pub(crate) mod io;
 pub(crate) mod lookup;
 pub(crate) mod readdir;

@@ -1,9 +1,9 @@
 //! Names go: unlink and rmdir.
 
-use crate::coherence::names::NameChanger;
+use crate::coherence::name_changes::NameChanger;
 use crate::layers::Layers;
 use crate::layers::orphan_link::OrphanLink;
-use crate::layers::work::Work;
+use crate::layers::work_dir::Work;
 use crate::nodes::node::{Body, Dir, File, InodeLocation, Node};
 use crate::union::Core;
 use std::sync::Arc;

@@ -3,11 +3,11 @@
 //! A directory that shows through from below is moved by moving its upper part and recording on it where it shows
 //! through to (a redirect). Nothing is copied.
 
-use crate::coherence::names::{Change, MoveSource};
+use crate::coherence::name_changes::{Change, MoveSource};
 use crate::layers::Layers;
 use crate::layers::list::holds_nothing;
 use crate::layers::orphan_link::OrphanLink;
-use crate::layers::work::{Whiteouts, Work};
+use crate::layers::work_dir::{Whiteouts, Work};
 use crate::nodes::node::{Body, Dir, File, FileState, InodeLocation, Node};
 use crate::ops::create::NewObject;
 use crate::ops::remove::{RETRIES, held_file};

@@ -2,8 +2,8 @@
 
 use crate::copyup::privileges::CAPABILITY;
 use crate::layers::Layers;
+use crate::layers::layer_object::as_object;
 use crate::layers::marks::{XATTR_MAX, escape, is_private, unescape};
-use crate::layers::target::as_object;
 use crate::nodes::node::{Body, Node};
 use crate::union::Core;
 use std::borrow::Cow;

@@ -18,7 +18,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use vellum_service::layers::ceph::Cluster;
 
-/// One writable tree made of layers, for containers, served at user level.
+/// Mounts layers as one writable tree for containers, by FUSE.
 ///
 /// Called without a subcommand, it is a mount program: `vellum -o lowerdir=A:B,upperdir=D,workdir=W MOUNTPOINT`, as
 /// container engines and mount(8) call it. See vellum(8).
@@ -35,44 +35,44 @@ pub struct Cli {
 pub enum Command {
     /// Mount layers as one tree.
     Mount(MountArgs),
-    /// Take a mount away.
+    /// Unmount.
     #[command(alias = "unmount")]
     Umount(UmountArgs),
-    /// Show where a path of a mount comes from, and how it is served.
+    /// Show the layer, the service and the options behind a path of a mount.
     Inspect(InspectArgs),
     /// Check this host: kernel, FUSE, control groups, user namespaces, container engines, stores, mounts. One line each, with a
     /// remedy. The exit status is 1 when there is a problem.
     Doctor(DoctorArgs),
-    /// Copy into an upper layer what its files still take from the layers below. It must not be mounted. The work can be
-    /// interrupted and taken up again at any time.
+    /// Complete the partial files of an upper layer, or of an engine's store. The layer must not be mounted. An interrupted run continues at
+    /// the next one.
     Flatten(FlattenArgs),
-    /// Write everything in mounts to disk, as `sync -f` does on other filesystems: the kernel does not ask FUSE servers to.
+    /// Write all data of mounts to disk, as `sync -f` does on other filesystems; the kernel does not pass `sync -f` to FUSE.
     Sync(SyncArgs),
-    /// What the tenants of this host may use: processors, memory, disks.
+    /// Manage pools: limits of tenants for processors, memory and disks.
     Pool(PoolArgs),
-    /// Show what the services of mounts have done: requests and how long they took.
+    /// Show counts and times of requests.
     Stats(StatsArgs),
-    /// Show what the services of mounts do at the moment, again and again.
+    /// Show requests continuously.
     Top(TopArgs),
-    /// Give a mount another weight among those of its service, from now on: its share of the service's cache.
+    /// Change a mount's weight: its share of the service's data cache.
     Weight(WeightArgs),
-    /// Tell Prometheus what services and pools have done.
+    /// Export metrics of services and pools for Prometheus.
     Metrics(MetricsArgs),
-    /// Share the kernel's page cache among control groups by weight, until it is ended.
+    /// Share the kernel's page cache among control groups by weight, until a signal ends the command.
     Balance(BalanceArgs),
-    /// Run a command in a container whose root is a Vellum tree, by crun or runc.
+    /// Run a command in a container on a Vellum mount, by crun or runc.
     Run(Box<RunArgs>),
     /// Show the containers of `vellum run`, also those whose `vellum run` was killed.
     Ps(PsArgs),
     /// End a container whose `vellum run` was killed, and take its mount and its directory away.
     Rm(RmArgs),
-    /// The store on zoned devices, and on files and disks that are used in their manner: images of checkpoints have zones of their own.
+    /// Manage stores on zoned devices, files and disks. Checkpoints get zones of their own.
     Zoned(ZonedArgs),
-    /// Keep what a container of `vellum run` or of podman is at this moment, its memory and its files, by CRIU and runc.
+    /// Save the memory and files of a container of `vellum run`, podman or containerd, by CRIU and runc.
     Checkpoint(CheckpointArgs),
-    /// Have a container go on from a checkpoint, in the foreground as `vellum run`.
+    /// Resume a container from a checkpoint, in the foreground like `vellum run`.
     Restore(RestoreArgs),
-    /// Checkpoints that are kept in a directory.
+    /// List, show and delete checkpoints.
     Checkpoints(CheckpointsArgs),
     /// Gives control groups their limits back when the process that balances them has been killed.
     #[command(name = vellum_engine::balance::GUARD, hide = true)]
@@ -156,19 +156,19 @@ pub enum Command {
         /// Where, for lists of processes; all that counts is said on standard input.
         mountpoint: Option<OsString>,
     },
-    /// Print what a shell needs to complete this command; `make install` installs that of bash, zsh and fish.
+    /// Print a completion script for a shell; `make install` installs those of bash, zsh and fish.
     Completions {
         /// The shell.
         shell: Shell,
     },
     /// Print the version.
     Version,
-    /// Compare Vellum with other filesystems on this machine: `vellum bench compare`, and more (`vellum bench --help`).
+    /// Compare Vellum with other filesystems on this machine (`vellum bench --help`).
     #[command(disable_help_flag = true)]
     Bench(BenchArgs),
 }
 
-/// What a shell needs to complete commands and their options. What only Vellum itself starts is left out.
+/// A shell's completion script. Commands that only Vellum itself starts are left out.
 #[must_use]
 pub fn completions(shell: Shell) -> String {
     let whole = Cli::command();
@@ -184,10 +184,10 @@ pub fn completions(shell: Shell) -> String {
 /// Arguments of `vellum umount`.
 #[derive(Args, Debug)]
 pub struct UmountArgs {
-    /// Now from the tree, and for good when nobody uses it any more.
+    /// Detach the mount now, and end it when no program uses it any more.
     #[arg(short, long)]
     pub lazy: bool,
-    /// The directory that is mounted on.
+    /// Mount points.
     #[arg(required = true)]
     pub paths: Vec<PathBuf>,
 }
@@ -198,7 +198,7 @@ pub struct InspectArgs {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
-    /// A mount, or any path in one. Symbolic links are not followed at its end.
+    /// A mount, or any path in one. A symbolic link at its end is not followed.
     pub path: PathBuf,
 }
 
@@ -227,7 +227,7 @@ pub struct StatsArgs {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
-    /// Where they are; without any: all that can be seen.
+    /// Mount points [default: all that are visible].
     pub mountpoint: Vec<PathBuf>,
 }
 
@@ -237,10 +237,10 @@ pub struct TopArgs {
     /// Only mounts in this pool.
     #[arg(long, value_name = "NAME")]
     pub pool: Option<String>,
-    /// Seconds between two looks.
+    /// Seconds between two samples.
     #[arg(long, short, default_value_t = 1.0, value_name = "SECONDS")]
     pub interval: f64,
-    /// End after so many looks.
+    /// End after this many samples.
     #[arg(long, short = 'n', value_name = "NUMBER")]
     pub times: Option<u64>,
 }
@@ -248,32 +248,32 @@ pub struct TopArgs {
 /// Arguments of `vellum balance`.
 #[derive(Args, Debug)]
 pub struct BalanceArgs {
-    /// Print at each look what every group has and may keep.
+    /// Print each group's page cache and its share at each sample.
     #[arg(long)]
     pub show: bool,
-    /// Seconds between two looks.
+    /// Seconds between two samples.
     #[arg(long, short, default_value_t = 1.0, value_name = "SECONDS")]
     pub interval: f64,
-    /// End after so many looks.
+    /// End after this many samples.
     #[arg(long, short = 'n', value_name = "NUMBER")]
     pub times: Option<u64>,
-    /// The group whose children share, e.g. machine.slice; otherwise that of all pools.
+    /// The group whose children share, e.g. machine.slice [default: the group of all pools].
     pub group: Option<PathBuf>,
 }
 
 /// Arguments of `vellum weight`.
 #[derive(Args, Debug)]
 pub struct WeightArgs {
-    /// Where it is mounted, or any path in it.
+    /// The mount point, or any path in the mount.
     pub mountpoint: PathBuf,
-    /// From 1 to 10000; who was given none has 100.
+    /// From 1 to 10000; the default of a mount is 100.
     pub weight: String,
 }
 
 /// Arguments of `vellum metrics`.
 #[derive(Args, Debug)]
 pub struct MetricsArgs {
-    /// Answer HTTP at /metrics: 127.0.0.1:PORT, [::1]:PORT or unix:PATH. Without it: print once.
+    /// Serve HTTP at /metrics: 127.0.0.1:PORT, [::1]:PORT or unix:PATH [default: print once].
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Option<String>,
 }
@@ -281,7 +281,7 @@ pub struct MetricsArgs {
 /// Arguments of `vellum bench`.
 #[derive(Args, Debug)]
 pub struct BenchArgs {
-    /// What vellum-bench takes.
+    /// Arguments of vellum-bench.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     pub args: Vec<OsString>,
 }
@@ -289,13 +289,13 @@ pub struct BenchArgs {
 /// Which cluster is meant by `ceph:PATH`.
 #[derive(Args, Clone, Debug)]
 pub struct ClusterArgs {
-    /// The configuration of the cluster that ceph:PATH is on; otherwise /etc/ceph/ceph.conf.
+    /// The cluster's configuration file for ceph:PATH [default: /etc/ceph/ceph.conf].
     #[arg(long, value_name = "FILE")]
     pub ceph_conf: Option<PathBuf>,
-    /// As which client it is reached; otherwise client.admin.
+    /// The Ceph client's name, e.g. tenant for client.tenant [default: admin].
     #[arg(long, value_name = "NAME")]
     pub ceph_id: Option<String>,
-    /// The filesystem's name there; otherwise the default one.
+    /// The filesystem's name in the cluster [default: the cluster's default].
     #[arg(long, value_name = "NAME")]
     pub ceph_fs: Option<String>,
 }
@@ -309,16 +309,16 @@ impl From<ClusterArgs> for Cluster {
 /// Arguments of `vellum flatten`.
 #[derive(Args, Debug)]
 pub struct FlattenArgs {
-    /// A layer below it; the first one is on top. May be repeated. Without it: the layers that the upper records, if it is on this host.
+    /// A lower layer; the first one is on top. May be repeated [default: the layers that the upper layer records, if it is on this host].
     #[arg(long, value_name = "DIR")]
     pub lower: Vec<PathBuf>,
-    /// A directory for unfinished work, on the filesystem of the upper. Without it: one is made beside the upper.
+    /// The work directory, on the filesystem of the upper layer [default: a temporary one beside it].
     #[arg(long, value_name = "DIR")]
     pub work: Option<PathBuf>,
     /// Which cluster layers called ceph:PATH are on.
     #[command(flatten)]
     pub cluster: ClusterArgs,
-    /// The upper layer, which nothing may be mounted with; or the directory in which an engine keeps its layers (podman's graphroot), for all that are not in use.
+    /// An upper layer without a mount; or an engine's store (podman's graphroot), for all of its layers that are not in use.
     pub upper: PathBuf,
 }
 

@@ -15,16 +15,16 @@ pub struct MountArgs {
     /// A lower layer; the first one is on top. May be repeated.
     #[arg(long, value_name = "DIR")]
     pub lower: Vec<PathBuf>,
-    /// The layer that takes changes. Without it the tree is read-only.
+    /// The writable layer. Without it the mount is read-only.
     #[arg(long, value_name = "DIR", requires = "work")]
     pub upper: Option<PathBuf>,
-    /// A directory for unfinished work, on the filesystem of the upper.
+    /// The work directory, on the filesystem of the upper layer.
     #[arg(long, value_name = "DIR")]
     pub work: Option<PathBuf>,
-    /// How file data travels.
+    /// The path of file data.
     #[arg(long, value_enum)]
     pub profile: Option<ProfileArg>,
-    /// The pool that is to serve it.
+    /// The pool of the mount.
     #[arg(long, value_name = "NAME")]
     pub pool: Option<OsString>,
     /// Mount read-only.
@@ -39,10 +39,10 @@ pub struct MountArgs {
     /// Answer requests one at a time.
     #[arg(short, long)]
     pub single: bool,
-    /// What mount(8) is to show as the source.
+    /// The source that mount(8) shows.
     #[arg(value_name = "SOURCE")]
     pub first: OsString,
-    /// Where to mount (or SOURCE and then this).
+    /// The mount point.
     #[arg(value_name = "MOUNTPOINT")]
     pub second: Option<OsString>,
 }
@@ -50,9 +50,9 @@ pub struct MountArgs {
 /// A profile by name.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum ProfileArg {
-    /// Through the page cache of the mount.
+    /// The page cache of the mount.
     Cached,
-    /// Straight to the layer's file; privileged.
+    /// The kernel uses the layer's file directly; needs privileges.
     Passthrough,
 }
 

@@ -29,15 +29,13 @@ pub(super) fn checks(stores: &[LayerStore]) -> Vec<Check> {
             _ if *is_ours => Check::ok(
                 subject,
                 format!(
-                    "{shown}: {partial} layers take blocks from lower layers; \
+                    "{shown}: {partial} layers have partial files; \
                      before you switch back, run vellum flatten {shown}"
                 ),
             ),
             _ => Check::problem(
                 subject,
-                format!(
-                    "{shown}: {partial} layers take blocks from lower layers, which its engine cannot read"
-                ),
+                format!("{shown}: {partial} layers have partial files, which its engine cannot read"),
                 format!("run vellum flatten {shown}"),
             ),
         });

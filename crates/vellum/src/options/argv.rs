@@ -19,6 +19,7 @@ pub const SUBCOMMANDS: &[&str] = &[
     "umount",
     "unmount",
     "inspect",
+    "doctor",
     "flatten",
     "pool",
     "stats",

@@ -18,29 +18,29 @@ pub struct ZonedArgs {
 pub enum ZonedCommand {
     /// Mount the files in the store as a filesystem.
     Mount(ZonedMountArgs),
-    /// Anything else, which ends when it is done.
+    /// A command that ends.
     #[command(flatten)]
     Tool(ToolCommand),
 }
 
-/// What ends when it is done.
+/// Commands that end.
 #[derive(Debug, Subcommand)]
 pub enum ToolCommand {
     /// Show a device, its zones, and the store on it.
     Inspect(InspectArgs),
-    /// Make a store on a zoned block device, or on a file or a disk without zones.
+    /// Create a store on a zoned block device, a file, or a disk without zones.
     Format(FormatArgs),
-    /// Find which zones disturb each other, on empty zones only, for the next `format` of this device.
+    /// Measure which empty zones disturb each other, for the next `format` of this device.
     Calibrate(CalibrateArgs),
-    /// Read everything in the store and compare it with its checksums. Nothing is changed.
+    /// Verify all checksums of the store. Nothing is changed.
     Check(LookArgs),
     /// Show the objects of the store.
     List(LookArgs),
-    /// Write a file, or standard input, as an object. One that has this name is replaced.
+    /// Write a file or standard input as an object. An object of this name is replaced.
     Put(PutArgs),
     /// Read an object to a file, or to standard output.
     Get(GetArgs),
-    /// Take objects away.
+    /// Remove objects.
     Remove(RemoveArgs),
 }
 
@@ -57,7 +57,7 @@ pub struct LookArgs {
 /// Where calibration is kept.
 #[derive(Args, Debug)]
 pub struct StateArgs {
-    /// Where calibrations are kept; otherwise /var/lib/vellum/zoned, or a directory in the user's directory for data.
+    /// The directory of calibrations [default: /var/lib/vellum/zoned, or one in the user's data directory].
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
 }
@@ -68,7 +68,7 @@ pub struct InspectArgs {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
-    /// Where calibrations are kept.
+    /// The directory of calibrations.
     #[command(flatten)]
     pub state: StateArgs,
     /// A block device or a file.
@@ -78,25 +78,25 @@ pub struct InspectArgs {
 /// Arguments of `vellum zoned format`.
 #[derive(Args, Debug)]
 pub struct FormatArgs {
-    /// The size of a file that is new or empty, e.g. 8G. It takes space only as it is filled.
+    /// The size of a new or empty file, e.g. 8G. The file is sparse.
     #[arg(long, value_name = "SIZE")]
     pub size: Option<String>,
-    /// The size of the zones that are laid out on a file or disk; otherwise one that fits, or that of the emulated device.
+    /// The zone size on a file or disk [default: one that fits, or the emulated device's].
     #[arg(long, value_name = "SIZE")]
     pub zone_size: Option<String>,
-    /// The size of blocks there.
+    /// The block size on a file or disk.
     #[arg(long, value_name = "512|4096")]
     pub block_size: Option<u32>,
-    /// A file is used like this device: with its limits, and with its channels as calibration sees them.
+    /// Emulate this device on a file: its limits, and its channels as calibration sees them.
     #[arg(long, value_enum, value_name = "DEVICE")]
     pub emulate: Option<EmulateArg>,
-    /// Also where there is something already. It is lost.
+    /// Overwrite existing data.
     #[arg(long)]
     pub force: bool,
-    /// Where calibrations are kept.
+    /// The directory of calibrations.
     #[command(flatten)]
     pub state: StateArgs,
-    /// A block device that nobody uses, or a file.
+    /// An unused block device, or a file.
     pub device: PathBuf,
 }
 
@@ -115,13 +115,13 @@ pub struct CalibrateArgs {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
-    /// At most so many seconds, from 1 to 3600.
+    /// The most seconds, from 1 to 3600.
     #[arg(long, default_value_t = 30, value_name = "SECONDS")]
     pub limit: u64,
-    /// Where calibrations are kept.
+    /// The directory of calibrations.
     #[command(flatten)]
     pub state: StateArgs,
-    /// A zoned block device, or a file or disk on which zones were laid out.
+    /// A zoned block device, or a file or disk with emulated zones.
     pub device: PathBuf,
 }
 
@@ -144,7 +144,7 @@ pub struct PutArgs {
     pub device: PathBuf,
     /// The object's name: 1 to 255 bytes.
     pub name: OsString,
-    /// What it is to hold; otherwise standard input.
+    /// The source file [default: standard input].
     pub file: Option<PathBuf>,
 }
 
@@ -155,7 +155,7 @@ pub struct GetArgs {
     pub device: PathBuf,
     /// The object's name.
     pub name: OsString,
-    /// Where it goes; otherwise to standard output.
+    /// The target file [default: standard output].
     pub file: Option<PathBuf>,
 }
 
@@ -164,7 +164,7 @@ pub struct GetArgs {
 pub struct RemoveArgs {
     /// The device with the store.
     pub device: PathBuf,
-    /// Names of objects. When one is not there, all stay.
+    /// Names of objects. If one is missing, none is removed.
     #[arg(required = true)]
     pub names: Vec<OsString>,
 }

@@ -56,7 +56,7 @@ pub(super) fn run(arguments: &LookArgs) -> Result<String, Failure> {
         return Ok(text);
     }
     print!("{text}");
-    let line = format!("{path}: not everything is whole, as said above");
+    let line = format!("{path}: not everything is intact, as reported above");
     Err(Failure::system(line)
         .remedy("opening the store to write mends copies of metadata; objects have to be written anew"))
 }

@@ -4,7 +4,7 @@ use super::conventional::Conventional;
 use super::emulator::{Emulated, Pace};
 use super::error::Error;
 use super::kernel::Kernel;
-use super::zone_file::{CONVENTIONAL, zone_file_label};
+use super::write_pointers::{CONVENTIONAL, zone_file_label};
 use super::zoned_device::ZonedDevice;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock, fstat, major, minor, open};
 use rustix::io::Errno;

@@ -13,8 +13,8 @@ mod find;
 mod geometry;
 mod kernel;
 mod machine;
+mod write_pointers;
 mod zone;
-mod zone_file;
 mod zoned_device;
 
 pub use aligned_buffer::AlignedBuf;
@@ -24,6 +24,6 @@ pub use error::{Error, Result};
 pub use find::{Access, FindError, Kind, OpenDevice, find, find_in, is_zoned, open_locked};
 pub use geometry::{BLOCK_SIZES, Geometry, ZONES_MAX};
 pub use kernel::{Kernel, KernelLimits};
+pub use write_pointers::{has_zone_file, zone_file_length};
 pub use zone::{Condition, Zone};
-pub use zone_file::{has_zone_file, zone_file_length};
 pub use zoned_device::ZonedDevice;

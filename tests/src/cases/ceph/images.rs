@@ -106,7 +106,7 @@ pub(super) fn flatten(cx: &Cx, cluster: &mut Cluster) -> Outcome {
         let said = shell::run(&mut flatten(&[&upper, "--lower", lower])?)?;
         ensure!(said.contains("1 of 1 files completed"), "{name}: {said}");
         let said = shell::run(&mut flatten(&[&upper])?)?;
-        ensure!(said.contains("every file is whole"), "{name}, again: {said}");
+        ensure!(said.contains("every file is complete"), "{name}, again: {said}");
         let mut beside = cluster.names(name)?;
         beside.sort();
         ensure_eq!(beside, ["upper", "work"], "{name}: beside the upper layer");

@@ -42,7 +42,7 @@ pub(super) fn moves(cx: &Cx) -> Outcome {
         .stdout(File::create(&kept)?)
         .output()?;
     let said = String::from_utf8_lossy(&sent.stderr).into_owned();
-    ensure!(sent.status.success() && said.contains("stood still") && said.lines().count() == 1, "{said}");
+    ensure!(sent.status.success() && said.contains("paused for") && said.lines().count() == 1, "{said}");
     first.says_more()?;
     let mut sender = sending(&scene, "stream", &[]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
     let pipe = pipe_of(&mut sender)?;

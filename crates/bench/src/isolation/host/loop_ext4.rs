@@ -1,7 +1,7 @@
 //! Another ext4 on the same disk: in a file beside the others', by a loop device.
 
 use crate::failure::{Failure, Result, While};
-use crate::stop;
+use crate::interrupt;
 use rustix::mount::{UnmountFlags, unmount};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ impl LoopExt4 {
         made.set_len(2 * bytes + ROOM).doing(|| "sizing a filesystem")?;
         fs::create_dir(&new.mount).doing(|| format!("making {}", new.mount.display()))?;
         run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&new.file))?;
-        stop::register(&new.mount);
+        interrupt::register(&new.mount);
         run(Command::new("mount").args(["-o", "loop"]).arg(&new.file).arg(&new.mount))?;
         Ok(new)
     }
@@ -43,7 +43,7 @@ impl Drop for LoopExt4 {
         if unmount(&self.mount, UnmountFlags::empty()).is_err() {
             let _ = unmount(&self.mount, UnmountFlags::DETACH);
         }
-        stop::unregister(&self.mount);
+        interrupt::unregister(&self.mount);
         let _ = fs::remove_dir(&self.mount);
         let _ = fs::remove_file(&self.file);
     }

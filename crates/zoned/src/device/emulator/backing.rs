@@ -3,8 +3,8 @@
 use super::power::{Step, Survival, UnflushedZone, further, survive};
 use crate::device::error::Result;
 use crate::device::machine::Machine;
+use crate::device::write_pointers::ZoneFile;
 use crate::device::zone::{Condition, Zone};
-use crate::device::zone_file::ZoneFile;
 
 /// The bytes of all zones.
 #[derive(Debug)]

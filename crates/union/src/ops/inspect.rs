@@ -129,8 +129,8 @@ impl Union {
             writable: core.upper.work().is_ok(),
             nodes: self.nodes(),
             whiteouts: match core.upper.work().ok().map(|w| w.whiteouts) {
-                Some(crate::layers::work::Whiteouts::Device) => "device",
-                Some(crate::layers::work::Whiteouts::Aufs) => "aufs",
+                Some(crate::layers::work_dir::Whiteouts::Device) => "device",
+                Some(crate::layers::work_dir::Whiteouts::Aufs) => "aufs",
                 None => "",
             },
             xattrs: match core.upper.space() {

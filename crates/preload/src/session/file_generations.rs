@@ -8,7 +8,7 @@ use crate::thresholds::generations::{ASKED as ASKED_MAX, KNOWN as KNOWN_MAX};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 
-/// The form of the memory, as `generations.rs` of the union has it.
+/// The form of the memory, as `file_generations.rs` of the union has it.
 const MEMORY_MAGIC: u64 = 0x7665_6c6c_6765_0001;
 const HEADER: usize = 512;
 

@@ -1,9 +1,9 @@
 //! A worker: this program again, which does what it is told by a [`Job`].
 
-use crate::client;
-use crate::cores::CpuAffinity;
 use crate::failure::{Failure, Result, While};
-use crate::stop;
+use crate::interrupt;
+use crate::task_process;
+use crate::tenant_cpus::CpuAffinity;
 use crate::workload::job::{FAILED, GO, Job, READY, RESULT};
 use crate::workload::neighbour::Neighbour;
 use crate::workload::{chroot, fxmark, names, probe, rocksdb, server};
@@ -33,8 +33,10 @@ fn perform(mut input: impl BufRead, output: &mut impl Write) -> Result<()> {
     };
     match serde_json::from_str(&line).doing(|| "the job")? {
         Job::Task(part) => {
-            stop::watch()?;
-            let sample = client::play(&part, |passes| wait().and_then(|()| client::measure(&part, passes)))?;
+            interrupt::watch()?;
+            let sample = task_process::play(&part, |passes| {
+                wait().and_then(|()| task_process::measure(&part, passes))
+            })?;
             let sample = serde_json::to_string(&sample).doing(|| "a result")?;
             writeln!(output, "\n{RESULT}{sample}").and_then(|()| output.flush()).doing(|| "reporting")?;
             // What ends with it belongs to no measurement: the master says when.

@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Output};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use vellum_service::Failure;
-use vellum_service::instance::durable;
+use vellum_service::instance::sync;
 
 /// What a container's name begins with that is podman's.
 const PODMAN: &str = "podman:";
@@ -100,7 +100,10 @@ pub fn take(asked: &Take) -> Result<TakeOutcome, Failure> {
     let mut work = Work { asked, subject: &mut *subject, criu: &criu, lock: &lock };
     match work.go(writer) {
         Ok(taken) => Ok(taken),
-        Err(why) => Err(why.context(format!("container {container}: no checkpoint, and it goes on"))),
+        Err(why) => {
+            Err(why
+                .context(format!("container {container}: checkpoint failed; the container is still running")))
+        }
     }
 }
 
@@ -147,7 +150,7 @@ impl Work<'_> {
         }
         let merged = self.subject.merged();
         // One that writes all the time is never done with it; what comes later is taken by the second pass.
-        durable::flush_ahead(&merged)?;
+        sync::flush_ahead(&merged)?;
         let ahead = writer.first_pass()?;
         if ahead.bytes >= MUCH {
             writer.drain()?;
@@ -159,9 +162,9 @@ impl Work<'_> {
         let begin = self.stop(guarded)?;
         if self.subject.is_shown() {
             // What is noted of partial files' blocks is another one's to believe only when it is durable.
-            durable::sync(&merged)?;
+            sync::sync(&merged)?;
         } else {
-            durable::flush(&merged)?;
+            sync::flush(&merged)?;
         }
         let dump = dump.begin(guarded.has_connections())?;
         // The dump has to end before the container goes on, whatever became of the copy.
@@ -175,7 +178,7 @@ impl Work<'_> {
             guarded.resume()?;
         }
         let pause = begin.elapsed();
-        tracing::info!(?ahead, ?still, ?pause_ahead, ?pause, "the container has stood still");
+        tracing::info!(?ahead, ?still, ?pause_ahead, ?pause, "the container was paused");
         self.subject.release(writer)?;
         let Sizes { images, upper, stored } = writer.sizes()?;
         let (stored_bytes, parents) = stored.unzip();
@@ -230,7 +233,7 @@ impl Work<'_> {
             // A program that has just begun.
             guarded.resume()?;
         }
-        Err(Failure::system("libvellum.so comes back again and again, by programs that begin"))
+        Err(Failure::system("new programs keep loading libvellum.so, and the checkpoint was not saved"))
     }
 
     fn dumped(&self, output: &Output, work: &Path) -> Result<(), Failure> {

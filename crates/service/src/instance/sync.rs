@@ -146,7 +146,7 @@ fn writes(dir: &OwnedFd) -> Result<[u64; 2], Errno> {
 mod tests {
     use super::*;
     use crate::instance::Instance;
-    use crate::instance::explain::InstanceReport;
+    use crate::instance::inspect::InstanceReport;
     use std::fs::File;
     use std::io::Write;
     use std::sync::Arc;

@@ -58,6 +58,19 @@ impl LockedDir {
         }
     }
 
+    /// Whether its owner lives. Nobody else is kept from taking it over meanwhile by more than a moment, and nobody who asks the same.
+    pub(crate) fn has_owner(path: &Path) -> io::Result<bool> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let dir = match open(path, flags, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(false),
+            opened => opened?,
+        };
+        match flock(&dir, FlockOperation::NonBlockingLockShared) {
+            Err(Errno::WOULDBLOCK) => Ok(true),
+            locked => locked.map(|()| false).map_err(Into::into),
+        }
+    }
+
     fn take(path: &Path) -> io::Result<LockAttempt> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let lock = match open(path, flags, Mode::empty()) {

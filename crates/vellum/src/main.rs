@@ -154,7 +154,18 @@ fn subcommand(args: &[OsString]) -> Result<ExitCode, Failure> {
         Command::Rm(arguments) => {
             log::to_stderr()?;
             let state = arguments.state.as_deref();
-            arguments.names.iter().try_for_each(|name| remove(state, name, arguments.force))
+            let failures: Vec<Failure> = arguments
+                .names
+                .iter()
+                .filter_map(|name| remove(state, name, arguments.force).err())
+                .collect();
+            match failures.split_last() {
+                None => Ok(()),
+                Some((last, others)) => {
+                    others.iter().for_each(|failure| say(&failure.to_string()));
+                    Err(last.clone())
+                }
+            }
         }
         Command::Run(arguments) => {
             let (status, said) = run::run(*arguments);

@@ -14,6 +14,8 @@ use vellum_service::Failure;
 /// How long a `vellum run` may take to end after its container.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(20);
+/// How long a container may be locked by who only looks at it.
+const LOOK: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Debug, Serialize)]
 pub struct ContainerEntry {
@@ -59,11 +61,8 @@ pub fn list(state: Option<&Path>) -> Result<Vec<ContainerEntry>, Failure> {
         let entry = entry.map_err(failed)?;
         // Without a directory of its run it has just begun, or is about to be gone.
         let Some(dir) = run_of(&entry.path()) else { continue };
-        let manager = match LockedDir::existing(&entry.path()) {
-            Ok(None) => Manager::Alive,
-            Ok(Some(_)) => Manager::Gone,
-            Err(e) => return Err(Failure::at(&entry.path(), e)),
-        };
+        let has_owner = LockedDir::has_owner(&entry.path()).map_err(|e| Failure::at(&entry.path(), e))?;
+        let manager = if has_owner { Manager::Alive } else { Manager::Gone };
         all.extend(listed(&entry.file_name().to_string_lossy(), &dir, manager));
     }
     all.sort_by(|one, other| one.name.cmp(&other.name));
@@ -102,23 +101,32 @@ pub fn remove(state: Option<&Path>, name: &str, force: bool) -> Result<(), Failu
         Failure::input(format!("container {id}: there is none of this name; vellum ps shows which there are"))
     })?;
     let owned = || LockedDir::existing(&path).map_err(|e| Failure::at(&path, e));
-    if let Some(left) = owned()? {
-        return discard_all(left, id, SERVICE_WAIT);
+    let begin = Instant::now();
+    // A command that only looks has the lock for a moment.
+    while begin.elapsed() < LOOK {
+        if let Some(left) = owned()? {
+            return discard_all(left, id, SERVICE_WAIT);
+        }
+        std::thread::sleep(PAUSE);
     }
     if !force {
         return Err(Failure::input(format!(
             "container {id}: it is running, and its vellum run takes it away when it ends; give --force to end it"
         )));
     }
-    let Some(dir) = run_of(&path) else { return Ok(()) };
     let begin = Instant::now();
-    while dir.is_dir() {
+    let mut dir = run_of(&path);
+    while dir.as_ref().is_none_or(|dir| dir.is_dir()) && path.is_dir() {
         if let Some(left) = owned()? {
             return discard_all(left, id, SERVICE_WAIT);
         }
+        // It is just being made.
+        dir = dir.or_else(|| run_of(&path));
         // Again and again: it may be about to start.
-        if let Some(runtime) = StateDir::runtime_of(&dir) {
-            runtime.kill(id, &StateDir::runtime_state_of(&dir));
+        if let Some(dir) = &dir
+            && let Some(runtime) = StateDir::runtime_of(dir)
+        {
+            runtime.kill(id, &StateDir::runtime_state_of(dir));
         }
         if begin.elapsed() > PATIENCE {
             return Err(Failure::system(format!(

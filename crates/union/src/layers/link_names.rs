@@ -19,7 +19,11 @@ impl Layers {
         ino: u64,
         ledger: Option<&Ledger>,
     ) -> Result<BTreeSet<Vec<u8>>> {
-        self.paths_in(SearchKey { first: layer, last: layer, ino, deepest: DEPTH_MAX }, &|_| true, ledger)
+        self.paths_in(
+            SearchKey { first: layer, last: layer, ino, deepest: DEPTH_MAX, filesystem: 0 },
+            &|_| true,
+            ledger,
+        )
     }
 
     /// Paths in the union that may lead to the lower file from which a copy with this mark comes.
@@ -33,7 +37,13 @@ impl Layers {
             return Ok(BTreeSet::new());
         }
         self.paths_in(
-            SearchKey { first: 1, last, ino: own.ino, deepest: DEPTH_MAX },
+            SearchKey {
+                first: 1,
+                last,
+                ino: own.ino,
+                deepest: DEPTH_MAX,
+                filesystem: 1 << 32 | u64::from(own.fsid),
+            },
             &|layer| layer.fsid == own.fsid,
             ledger,
         )

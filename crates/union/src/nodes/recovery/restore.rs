@@ -71,8 +71,9 @@ impl Core {
                 && record.lookups == 0
                 && !self.nodes.recovery.is_successor(record.id);
             if is_useless {
-                self.nodes.release(record.id);
+                // The name in the work directory first: no other record leads to it.
                 self.release_kept(record.orphan);
+                self.nodes.release(record.id);
             }
         }
         // What others hold, too, is theirs.

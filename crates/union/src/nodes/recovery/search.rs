@@ -26,6 +26,7 @@ mod word {
     /// Where the next name goes that is found.
     pub(super) const END: usize = 4;
     pub(super) const DEEPEST: usize = 5;
+    pub(super) const FILESYSTEM: usize = 6;
     /// The root of a layer, the lowest of the stack.
     pub(super) const ROOT: usize = 512;
 }
@@ -43,6 +44,8 @@ pub(crate) struct SearchKey {
     pub(crate) ino: u64,
     /// The deepest directory that is listed.
     pub(crate) deepest: usize,
+    /// Which layers are searched, by their filesystem; 0: all of them.
+    pub(crate) filesystem: u64,
 }
 
 /// A layer and a path in it.
@@ -139,6 +142,7 @@ impl Ledger {
             self.set_searching(word::END, NAMES as u64);
             self.set_searching(word::INO, wanted.ino);
             self.set_searching(word::DEEPEST, wanted.deepest as u64);
+            self.set_searching(word::FILESYSTEM, wanted.filesystem);
             self.set_searching(word::TOP, Top::root(wanted.first).to_word());
             self.set_searching(
                 word::LAYERS,
@@ -160,7 +164,8 @@ impl Ledger {
         let layers = self.searching(word::LAYERS);
         let (first, last) = ((layers >> 16) as u16, layers as u16);
         let (ino, deepest) = (self.searching(word::INO), self.searching(word::DEEPEST) as usize);
-        (layers != 0).then_some(SearchKey { first, last, ino, deepest })
+        let filesystem = self.searching(word::FILESYSTEM);
+        (layers != 0).then_some(SearchKey { first, last, ino, deepest, filesystem })
     }
 
     /// False: there is no room.
@@ -385,7 +390,7 @@ mod tests {
         const DIRS: usize = 40;
         let (disk, ino, paths) = tree(DIRS);
         // Two layers: what is found in one does not go when the other is searched.
-        let wanted = SearchKey { first: 1, last: 2, ino, deepest: 64 };
+        let wanted = SearchKey { first: 1, last: 2, ino, deepest: 64, filesystem: 0 };
         let mut ledger = Ledger::create().unwrap();
         let mortal = Mortal(Arc::clone(&disk), AtomicUsize::new(0));
         let branch = |layer: u16| (layer < 3).then_some(&mortal as &dyn Branch);
@@ -421,7 +426,7 @@ mod tests {
         let branch = |layer: u16| (layer < 1).then_some(&mortal as &dyn Branch);
         ledger.searches_itself(true);
         let ledger = again(&ledger);
-        let of = |ino| SearchKey { first: 0, last: 0, ino, deepest: 64 };
+        let of = |ino| SearchKey { first: 0, last: 0, ino, deepest: 64, filesystem: 0 };
         assert!(ledger.search(of(ino), &branch).is_err());
         let ledger = again(&ledger);
         mortal.1.store(100, Relaxed);

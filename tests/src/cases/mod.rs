@@ -146,7 +146,7 @@ const CARGO: &[Case] = &[
     .aside(),
     Case::cargo(
         "cache/orders",
-        "test --config=build.rustflags=[\"--cfg=shuttle\"] --target-dir target/shuttle --package vellum-cache --test orders",
+        "test --config=build.rustflags=[\"--cfg=shuttle\"] --target-dir target/shuttle --package vellum-cache --test interleavings",
     )
     .aside(),
     Case { kind: Kind::Tool("scripts/fuzz --jobs 2 --seconds 7"), ..Case::cargo("fuzz", "") }.aside(),

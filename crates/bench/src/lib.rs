@@ -5,6 +5,7 @@
 //! single requests apart.
 #![forbid(unsafe_code)]
 
+pub mod archive_report;
 pub mod arguments;
 pub mod balance;
 pub mod cacheline;
@@ -15,23 +16,22 @@ pub mod counts;
 pub mod descendants;
 pub mod failure;
 pub mod filesystem_kind;
-pub mod guard;
 pub mod interrupt;
 pub mod isolation;
-pub mod kernel;
+pub mod kernel_threads;
 pub mod machine;
-pub mod measure;
 pub mod memcg;
 pub mod mounts;
 pub(crate) mod pools;
 mod programs;
+pub mod regression_guard;
 pub mod report;
 pub mod requests;
+pub mod resource_meter;
 pub mod roundtrip;
 pub mod service;
 pub mod statistics;
 pub mod store;
-pub mod stored_report;
 pub mod syscalls;
 pub mod table;
 pub mod targets;

@@ -5,6 +5,7 @@ use clap::{Args, Parser, Subcommand};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
+use vellum_bench::archive_report;
 use vellum_bench::arguments::{check_rounds, check_scale, directory, directory_in, write_json};
 use vellum_bench::balance;
 use vellum_bench::ceph::CephLayers;
@@ -12,15 +13,14 @@ use vellum_bench::compare::{self, Plan};
 use vellum_bench::contender::{self, Contender, Kind};
 use vellum_bench::descendants;
 use vellum_bench::failure::{Failure, Result, While};
-use vellum_bench::guard;
 use vellum_bench::interrupt;
 use vellum_bench::isolation::{self, host};
 use vellum_bench::machine::{self, Machine};
 use vellum_bench::mounts::Mounts;
+use vellum_bench::regression_guard;
 use vellum_bench::report::{self, MissingSubject, Report, SubjectNote, TaskReport};
 use vellum_bench::roundtrip::{self, RoundTrip};
 use vellum_bench::store;
-use vellum_bench::stored_report;
 use vellum_bench::table;
 use vellum_bench::tasks::{self, TASKS, Task};
 use vellum_bench::testbed::Format;
@@ -241,15 +241,15 @@ fn perform(command: Command) -> ExitCode {
     let done = match command {
         Command::Compare(args) => run_compare(&args),
         Command::Guard(args) => match run_guard(&args) {
-            Ok(guard::GuardOutcome::NotCompared(why)) if !interrupt::asked() => {
+            Ok(regression_guard::GuardOutcome::NotCompared(why)) if !interrupt::asked() => {
                 println!("SKIPPED: NOT COMPARED: {why}");
-                return ExitCode::from(guard::EXIT_NOT_COMPARED);
+                return ExitCode::from(regression_guard::EXIT_NOT_COMPARED);
             }
             done => done.map(drop),
         },
         Command::Table(args) => table::make(&args.from, &args.tasks, args.of).map(|table| print!("{table}")),
         Command::Keep(args) => {
-            stored_report::make(&args.from, &args.to).map(|kept| println!("{}", kept.display()))
+            archive_report::make(&args.from, &args.to).map(|kept| println!("{}", kept.display()))
         }
         Command::Worker => worker_loop::serve(std::io::stdin().lock(), std::io::stdout()),
         Command::Isolation(args) => run_isolation(&args),
@@ -433,7 +433,7 @@ fn measure(
     }
 }
 
-fn run_guard(args: &Guard) -> Result<guard::GuardOutcome> {
+fn run_guard(args: &Guard) -> Result<regression_guard::GuardOutcome> {
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::new("counting requests and system calls needs root"));
     }
@@ -448,7 +448,12 @@ fn run_guard(args: &Guard) -> Result<guard::GuardOutcome> {
     let subjects = subjects.into_iter().collect::<Result<Vec<_>>>()?;
     interrupt::watch()?;
     let dir = args.dir.clone().unwrap_or_else(std::env::temp_dir);
-    guard::run(&guard::Plan { subjects: &subjects, dir: &dir, baseline: &args.baseline, update: args.update })
+    regression_guard::run(&regression_guard::Plan {
+        subjects: &subjects,
+        dir: &dir,
+        baseline: &args.baseline,
+        update: args.update,
+    })
 }
 
 fn note(subject: &Contender) -> SubjectNote {

@@ -3,9 +3,9 @@
 use crate::compare::{Outcome, TaskOutcome};
 use crate::contender::{Contender, Kind};
 use crate::machine::Machine;
-use crate::measure::Sample;
 use crate::memcg::MemoryCharge;
 use crate::requests::Requests;
+use crate::resource_meter::Sample;
 use crate::statistics::{confidence, is_noisy, median, spread};
 use crate::syscalls::Calls;
 use crate::targets::{Target, Unit, target_for};

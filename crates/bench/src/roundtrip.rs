@@ -2,8 +2,8 @@
 
 use crate::failure::{Failure, Result, While};
 use crate::interrupt;
-use crate::measure::Meter;
 use crate::requests::Counter;
+use crate::resource_meter::Meter;
 use crate::service::Service;
 use rustix::fs::{AtFlags, Mode, OFlags, openat, statat, unlinkat};
 use rustix::io::Errno;

@@ -5,7 +5,7 @@
 //! way of a word from process to process is in it.
 
 use crate::failure::{Failure, Result};
-use crate::measure::{Meter, Sample};
+use crate::resource_meter::{Meter, Sample};
 use crate::service::Service;
 use crate::tasks::{self, Env};
 use crate::testbed::Testbed;

@@ -151,22 +151,7 @@ fn subcommand(args: &[OsString]) -> Result<ExitCode, Failure> {
             return Ok(ExitCode::from(status));
         }
         Command::Ps(arguments) => print(&ps::run(&arguments)?),
-        Command::Rm(arguments) => {
-            log::to_stderr()?;
-            let state = arguments.state.as_deref();
-            let failures: Vec<Failure> = arguments
-                .names
-                .iter()
-                .filter_map(|name| remove(state, name, arguments.force).err())
-                .collect();
-            match failures.split_last() {
-                None => Ok(()),
-                Some((last, others)) => {
-                    others.iter().for_each(|failure| say(&failure.to_string()));
-                    Err(last.clone())
-                }
-            }
-        }
+        Command::Rm(arguments) => log::to_stderr().and_then(|()| remove_all(&arguments)),
         Command::Run(arguments) => {
             let (status, said) = run::run(*arguments);
             said.iter().for_each(|failure| say(&failure.to_string()));
@@ -175,6 +160,16 @@ fn subcommand(args: &[OsString]) -> Result<ExitCode, Failure> {
         }
     };
     done.map(|()| ExitCode::SUCCESS)
+}
+
+/// Removes containers, each as if it were the only one.
+fn remove_all(arguments: &cli::RmArgs) -> Result<(), Failure> {
+    let state = arguments.state.as_deref();
+    let failed: Vec<Failure> =
+        arguments.names.iter().filter_map(|name| remove(state, name, arguments.force).err()).collect();
+    let Some((last, others)) = failed.split_last() else { return Ok(()) };
+    others.iter().for_each(|failure| say(&failure.to_string()));
+    Err(last.clone())
 }
 
 /// What is wrong with a command line, as one line.

@@ -8,11 +8,11 @@
 
 mod attr;
 mod branch;
+mod caller;
 mod error;
 mod export;
 mod filesystem;
 mod handout;
-mod identity;
 mod idmap;
 mod name;
 mod progress;
@@ -21,6 +21,7 @@ pub use attr::{Attr, FileKind, SetAttr, SetTime, StatFs, Timestamp};
 pub use branch::{
     AdoptedObject, Branch, BranchDir, BranchFile, DirItem, Object, OpenMode, RenameFlags, Seek,
 };
+pub use caller::{Context, ThreadIdentity, UNKNOWN};
 pub use error::{Error, Level, Result};
 pub use export::{Export, ExportDir, ExportFile, ExportedFile};
 pub use filesystem::{
@@ -28,7 +29,6 @@ pub use filesystem::{
     Notifier, OpenIo, OpenReply, OwnOpens, WriteFlags, XattrFlags,
 };
 pub use handout::{Client, DirName, Handout, HandoutError, HandoutFlags, Verdict};
-pub use identity::{Context, ThreadIdentity, UNKNOWN};
 pub use idmap::{ID_RANGES_MAX, IdMap, IdMapError, IdRange, OVERFLOW_ID};
 pub use name::{NAME_MAX, Name};
 pub use progress::Progress;

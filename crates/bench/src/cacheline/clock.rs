@@ -1,7 +1,7 @@
 //! The time that a service sees while it is stepped: a nanosecond for each instruction.
 //!
 //! By the real clock a thread that looks after the others every few milliseconds would look between any two of their
-//! instructions, and find them late. So what the clock says is put right when a thread has read it, and see [`super::waits`].
+//! instructions, and find them late. So what the clock says is put right when a thread has read it, and see [`super::stretched_timeouts`].
 
 use nix::libc::user_regs_struct;
 use std::collections::HashMap;

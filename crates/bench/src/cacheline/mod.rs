@@ -12,7 +12,9 @@ mod clock;
 #[cfg(target_arch = "x86_64")]
 mod decode;
 #[cfg(target_arch = "x86_64")]
-mod repeats;
+mod line_writes;
+#[cfg(target_arch = "x86_64")]
+mod rep_instructions;
 #[cfg(target_arch = "x86_64")]
 mod requests;
 #[cfg(target_arch = "x86_64")]
@@ -20,9 +22,7 @@ mod stepper;
 #[cfg(target_arch = "x86_64")]
 mod stops;
 #[cfg(target_arch = "x86_64")]
-mod tally;
-#[cfg(target_arch = "x86_64")]
-mod waits;
+mod stretched_timeouts;
 
 use crate::failure::Result;
 use crate::service::Service;

@@ -1,13 +1,13 @@
 //! Tables of Markdown, for documents, of what `compare --json` has written.
 
+mod merged_reports;
 mod numbers;
-mod results;
 mod task_names;
 mod verdict;
 
 use crate::failure::{Failure, Result};
+use merged_reports::{Results, Subject, Task};
 use numbers::{NONE, bytes, count, time};
-use results::{Results, Subject, Task};
 use std::path::PathBuf;
 use task_names::full;
 use verdict::{Verdict, limit};

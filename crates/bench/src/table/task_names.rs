@@ -1,6 +1,6 @@
 //! What tasks are called: a task that was measured on several filesystems appears once for each.
 
-use super::results::{Results, Task};
+use super::merged_reports::{Results, Task};
 
 /// The filesystem that a task was done on, where its name alone does not say which one is meant.
 pub(super) fn filesystem<'a>(results: &'a Results, task: &Task) -> Option<&'a str> {
@@ -19,7 +19,7 @@ pub(super) fn full(results: &Results, task: &Task) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::{SMALL, results};
+    use crate::table::{SMALL, merged_reports};
 
     #[test]
     fn names_say_which_filesystem_is_meant() {
@@ -28,13 +28,13 @@ mod tests {
         };
         let texts = [SMALL, &on("xfs"), &on("<i>"), &on("")].map(str::to_owned);
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-        let several = results::read_texts(&texts).unwrap();
+        let several = merged_reports::read_texts(&texts).unwrap();
         let of = |number: usize| several.tasks.get(number).unwrap();
         assert_eq!(
             [0, 1, 2].map(|number| full(&several, of(number))),
             ["open-read on ext4", "open-read on xfs", "open-read on <i>"]
         );
-        let alone = results::read_texts(&[SMALL]).unwrap();
+        let alone = merged_reports::read_texts(&[SMALL]).unwrap();
         let first = alone.tasks.first().unwrap();
         assert_eq!(full(&alone, first), "open-read");
     }

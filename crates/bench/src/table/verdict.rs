@@ -1,6 +1,6 @@
 //! Whether a bar is met.
 
-use super::results::{Bar, Subject};
+use super::merged_reports::{Bar, Subject};
 use crate::targets::Unit;
 
 /// What became of a bar.

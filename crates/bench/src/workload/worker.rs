@@ -8,8 +8,8 @@
 
 use crate::failure::{Failure, Result, While};
 use crate::interrupt;
-use crate::measure::Sample;
 use crate::programs::last_words;
+use crate::resource_meter::Sample;
 use crate::workload::job::{FAILED, GO, Job, READY, RESULT, SUBCOMMAND};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};

@@ -27,7 +27,7 @@ pub struct Counts {
 pub unsafe extern "C" fn vellum_open(path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
     stats::start();
     // SAFETY: the program's path.
-    unsafe { hooks::files::open(path, flags, mode) }
+    unsafe { hooks::open_create::open(path, flags, mode) }
 }
 
 /// Reads, as pread(2).

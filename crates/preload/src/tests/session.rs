@@ -6,7 +6,7 @@ use crate::fds::service_fds;
 use crate::session;
 use crate::shim::attributes::STAT_LEN;
 use crate::shim::hook_macros::{errno, set_errno};
-use crate::shim::hooks::{self, attributes, files, identity, stat};
+use crate::shim::hooks::{self, attributes, identity, open_create, stat};
 use crate::shim::raw::AT_FDCWD;
 use crate::shim::{detach, process};
 use crate::stats::{self, CallPath, Kind};
@@ -37,7 +37,7 @@ fn c(path: &Path) -> CString {
 
 fn open(path: &Path, flags: i32, mode: u32) -> i32 {
     // SAFETY: a string.
-    unsafe { files::open(c(path).as_ptr(), flags, mode) }
+    unsafe { open_create::open(c(path).as_ptr(), flags, mode) }
 }
 
 fn close(fd: i32) -> i32 {
@@ -196,24 +196,24 @@ fn opens(ground: &Ground) {
     // Beneath a directory's descriptor.
     let dir = open(&ground.union, libc::O_RDONLY | libc::O_DIRECTORY, 0);
     // SAFETY: strings.
-    let fd = unsafe { files::openat(dir, c"b".as_ptr(), CREATE, 0o600) };
+    let fd = unsafe { open_create::openat(dir, c"b".as_ptr(), CREATE, 0o600) };
     assert!(fd >= 0 && ground.upper.join("b").exists());
     assert_eq!((close(fd), close(dir)), (0, 0));
     // SAFETY: strings.
-    let fd = unsafe { files::creat64(c(&ground.union.join("sub/c")).as_ptr(), 0o600) };
+    let fd = unsafe { open_create::creat64(c(&ground.union.join("sub/c")).as_ptr(), 0o600) };
     assert!(fd >= 0 && ground.upper.join("sub/c").exists());
     assert_eq!(close(fd), 0);
     // What is no string is the kernel's to refuse.
     for nowhere in [0usize, 8, usize::MAX - 100] {
         // SAFETY: nothing is mapped there.
-        assert_eq!(unsafe { files::open(nowhere as *const _, CREATE, 0) }, -1);
+        assert_eq!(unsafe { open_create::open(nowhere as *const _, CREATE, 0) }, -1);
         assert_eq!(errno(), libc::EFAULT);
     }
 }
 
 fn directories(ground: &Ground) {
     // SAFETY: strings.
-    let mkdir = |name: &str| unsafe { files::mkdir(c(&ground.union.join(name)).as_ptr(), 0o7777) };
+    let mkdir = |name: &str| unsafe { open_create::mkdir(c(&ground.union.join(name)).as_ptr(), 0o7777) };
     let mode = |name| fs::metadata(ground.upper.join(name)).unwrap().permissions().mode() & 0o7777;
     // SAFETY: numbers.
     let mask = unsafe { identity::umask(0o027) };
@@ -228,7 +228,7 @@ fn directories(ground: &Ground) {
     let at =
         rustix::fs::open(&ground.union, rustix::fs::OFlags::DIRECTORY, rustix::fs::Mode::empty()).unwrap();
     // SAFETY: strings.
-    assert_eq!(unsafe { files::mkdirat(at.as_raw_fd(), c"dir/c".as_ptr(), 0o700) }, 0);
+    assert_eq!(unsafe { open_create::mkdirat(at.as_raw_fd(), c"dir/c".as_ptr(), 0o700) }, 0);
     assert!(ground.upper.join("dir/c").is_dir());
     for name in ["ask-dir", "look-dir", "dir/."] {
         let _ = mkdir(name);
@@ -238,7 +238,7 @@ fn directories(ground: &Ground) {
     // SAFETY: numbers, and no string.
     unsafe {
         identity::umask(mask);
-        assert_eq!((files::mkdir(std::ptr::null(), 0o700), errno()), (-1, libc::EFAULT));
+        assert_eq!((open_create::mkdir(std::ptr::null(), 0o700), errno()), (-1, libc::EFAULT));
     }
 }
 
@@ -246,11 +246,11 @@ fn directories(ground: &Ground) {
 fn left_to_the_service(ground: &Ground) {
     let path = |name: &str| c(&ground.union.join(name));
     // SAFETY: strings.
-    let mkdir = |name: &str| unsafe { files::mkdir(path(name).as_ptr(), 0o755) };
+    let mkdir = |name: &str| unsafe { open_create::mkdir(path(name).as_ptr(), 0o755) };
     assert_eq!((mkdir("tree"), mkdir("tree/a")), (0, 0));
     // SAFETY: strings.
     unsafe {
-        assert_eq!(files::symlink(c"where it leads".as_ptr(), path("tree/a/link").as_ptr()), 0);
+        assert_eq!(open_create::symlink(c"where it leads".as_ptr(), path("tree/a/link").as_ptr()), 0);
         assert_eq!(attributes::chmod(path("tree").as_ptr(), 0o755), 0);
         assert_eq!(attributes::lchown(path("tree/a/link").as_ptr(), u32::MAX, 7), 0);
         let times = [[1, 2], [3, 0x3fff_fffe]];
@@ -399,7 +399,7 @@ fn children(ground: &Ground) {
             drop(hold);
             let path = c(&ground.union.join("child"));
             // SAFETY: a string.
-            let fd = unsafe { files::open(path.as_ptr(), libc::O_CREAT | libc::O_WRONLY, 0o600) };
+            let fd = unsafe { open_create::open(path.as_ptr(), libc::O_CREAT | libc::O_WRONLY, 0o600) };
             // SAFETY: it ends here.
             unsafe {
                 libc::_exit(i32::from(
@@ -447,7 +447,7 @@ fn away(ground: &Ground) {
 
 fn gone(ground: &Ground) {
     // SAFETY: a string.
-    assert_eq!(unsafe { files::mkdir(c(&ground.union.join("gone-dir")).as_ptr(), 0o700) }, 0);
+    assert_eq!(unsafe { open_create::mkdir(c(&ground.union.join("gone-dir")).as_ptr(), 0o700) }, 0);
     assert!(!crate::fds::session_fds::is_live());
     // Again, but later than at first.
     assert_eq!(ground.warm(), 64);

@@ -21,7 +21,7 @@ pub(crate) mod overrides;
 mod own_marks;
 pub(crate) mod read_file;
 pub(crate) mod sidecar;
-pub(crate) mod sidecar_dir;
+pub(crate) mod upper_sidecars;
 pub(crate) mod work_dir;
 
 use crate::config::{Profile, UnionConfig};

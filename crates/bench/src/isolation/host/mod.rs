@@ -3,7 +3,7 @@
 //! Each figure is a multiple of the same load without an image, measured just before. The machine's other work disturbs both: rounds are
 //! repeated, and medians are shown.
 
-mod image_write;
+mod checkpoint_write;
 mod limit;
 mod load;
 mod loop_ext4;
@@ -156,7 +156,7 @@ pub struct Report {
 pub fn host(plan: &Plan, mut each: impl FnMut(&str)) -> Result<Report> {
     let load = Load::new(&plan.directory)?;
     let result = measure(plan, &load, &mut each);
-    image_write::remove(&plan.directory);
+    checkpoint_write::remove(&plan.directory);
     result
 }
 
@@ -217,7 +217,7 @@ fn scheduler(directory: &Path) -> String {
 
 /// How long an image takes. Nothing of an earlier one is left to be written.
 fn timed(plan: &Plan, manner: WriteMode, limits: &Limits) -> Result<Duration> {
-    image_write::remove(&plan.directory);
+    checkpoint_write::remove(&plan.directory);
     let directory = std::fs::File::open(&plan.directory).doing(|| "opening the directory")?;
     rustix::fs::syncfs(directory).doing(|| "waiting for the disk")?;
     std::thread::sleep(SETTLES);
@@ -228,7 +228,7 @@ fn timed(plan: &Plan, manner: WriteMode, limits: &Limits) -> Result<Duration> {
 
 fn in_thread(directory: &Path, bytes: u64, manner: WriteMode, limits: &Limits) -> Result<()> {
     std::thread::scope(|scope| {
-        let writer = scope.spawn(|| image_write::write(directory, bytes, manner, limits));
+        let writer = scope.spawn(|| checkpoint_write::write(directory, bytes, manner, limits));
         writer.join().unwrap_or_else(|_| Err(Failure::new("the thread that writes an image has panicked")))
     })
 }
@@ -242,7 +242,7 @@ fn beside(
     limits: &Limits,
     unpaced: f64,
 ) -> Result<Row> {
-    image_write::remove(&plan.directory);
+    checkpoint_write::remove(&plan.directory);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let running = scope.spawn(|| load.run(others, &stop));

@@ -1,6 +1,6 @@
 //! Modes, owners and times, by name. Those of descriptors are the kernel's.
 
-use super::files::settle;
+use super::open_create::settle;
 use crate::session::calls::{self, Change};
 use crate::shim::attributes::AT_SYMLINK_NOFOLLOW;
 use crate::shim::copy;

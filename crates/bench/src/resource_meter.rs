@@ -1,7 +1,7 @@
 //! What one run of a task took.
 
 use crate::failure::{Result, While};
-use crate::kernel::KernelUse;
+use crate::kernel_threads::KernelUse;
 use crate::service::{Service, ServiceUse};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};

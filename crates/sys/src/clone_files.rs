@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn all_but_some_are_closed() {
         // In a process of its own, for the other tests have theirs.
-        let script = "exec 5</dev/null 6</dev/null 9</dev/null; exec \"$0\" --exact offspring::tests::closes --ignored";
+        let script = "exec 5</dev/null 6</dev/null 9</dev/null; exec \"$0\" --exact clone_files::tests::closes --ignored";
         let this = std::env::current_exe().unwrap();
         // What it prints is no result of these tests.
         let output = std::process::Command::new("bash").args(["-c", script]).arg(this).output().unwrap();

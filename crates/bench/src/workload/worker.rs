@@ -196,7 +196,7 @@ impl Workers {
 fn own() -> Result<Command> {
     let mut command = Command::new(std::env::current_exe().doing(|| "finding this program")?);
     if cfg!(test) {
-        command.args(["--ignored", "--exact", "--nocapture", "serve::tests::as_a_process"]);
+        command.args(["--ignored", "--exact", "--nocapture", "worker_loop::tests::as_a_process"]);
     } else {
         command.arg(SUBCOMMAND);
     }

@@ -167,7 +167,7 @@ mod tests {
             return;
         }
         let this = std::env::current_exe().unwrap();
-        let test = format!("checkpoint::polite::tests::{name}");
+        let test = format!("checkpoint::cpu_priority::tests::{name}");
         let output =
             Command::new(this).args(["--exact", &test, "--ignored", "--nocapture"]).output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout);

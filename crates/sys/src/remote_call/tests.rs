@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 
 /// Says that this process is the one that is borrowed from.
 const CHILD: &str = "VELLUM_TEST_BORROWED";
-const NAME: &str = "borrowed_thread::tests::calls_under_way_notice_nothing";
+const NAME: &str = "remote_call::tests::calls_under_way_notice_nothing";
 
 #[repr(align(64))]
 struct Stack(std::cell::UnsafeCell<[u8; 4096]>);
@@ -207,7 +207,7 @@ fn another_program_gets_no_registers() {
         std::process::exit(child());
     }
     for by in [0, 1] {
-        let name = "borrowed_thread::tests::another_program_gets_no_registers";
+        let name = "remote_call::tests::another_program_gets_no_registers";
         let Some(found) = called(name, another_program, by) else { return };
         assert_eq!(found, (Err(Errno::STALE), 0), "thread {by}");
     }
@@ -221,7 +221,7 @@ fn another_user_gets_no_registers() {
     if !rustix::process::geteuid().is_root() {
         return eprintln!("SKIPPED: needs root, to become another user");
     }
-    let name = "borrowed_thread::tests::another_user_gets_no_registers";
+    let name = "remote_call::tests::another_user_gets_no_registers";
     let Some(found) = called(name, another_user, 0) else { return };
     assert_eq!(found, (Err(Errno::STALE), 7));
 }
@@ -239,7 +239,7 @@ fn a_program_that_becomes_another_one_meanwhile_holds_nobody_up() {
         drop(other);
         panic!("{failed}");
     }
-    let name = "borrowed_thread::tests::a_program_that_becomes_another_one_meanwhile_holds_nobody_up";
+    let name = "remote_call::tests::a_program_that_becomes_another_one_meanwhile_holds_nobody_up";
     let mut command = Command::new("/proc/self/exe");
     command.args([name, "--exact"]).env(CHILD, "1").stdin(Stdio::piped());
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();

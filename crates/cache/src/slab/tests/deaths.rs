@@ -14,7 +14,7 @@ const FILES: u64 = 9;
 /// In a process of its own, for what is looked at is all memory files that are open.
 #[test]
 fn a_death_at_any_step_leaves_only_what_is_whole() {
-    let tests = ["a_store", "a_successor"].map(|name| format!("packed::tests::deaths::{name}"));
+    let tests = ["a_store", "a_successor"].map(|name| format!("slab::tests::deaths::{name}"));
     for test in tests {
         let this = std::env::current_exe().unwrap();
         let mut command = std::process::Command::new(this);

@@ -45,7 +45,7 @@ pub(crate) enum Kind {
 /// When a case runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// First, with nothing beside it.
+    /// With nothing beside it.
     Alone,
     /// Side by side with others.
     Together,

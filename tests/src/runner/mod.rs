@@ -140,10 +140,11 @@ fn run(jobs: &[Job], width: usize, places: &Places) -> ExitCode {
     println!("{} test cases, about {} on two processors", jobs.len(), forecast.all());
     let report = Mutex::new(Report::new(forecast));
     let of = |turn: Turn| jobs.iter().filter(move |job| job.case.turn == turn);
-    // Those that use the machine's cores by themselves first: compilers, then one by one what measures time.
-    for job in of(Turn::Alone) {
-        one(job, places, &report);
-    }
+    // With nothing beside them: what is quick comes first, and what measures comes last, when all else has ended.
+    let alone = |quick: bool| {
+        of(Turn::Alone).filter(|job| job.case.is_quick() == quick).for_each(|job| one(job, places, &report));
+    };
+    alone(true);
     let (together, aside) = (Mutex::new(of(Turn::Together)), Mutex::new(of(Turn::Aside)));
     let next_together = || together.lock().map_or(None, |mut queue| queue.next());
     let next_aside = || aside.lock().map_or(None, |mut queue| queue.next());
@@ -157,6 +158,7 @@ fn run(jobs: &[Job], width: usize, places: &Places) -> ExitCode {
             });
         }
     });
+    alone(false);
     if std::env::var_os("VELLUM_TEST_KEEP").is_none_or(|keep| keep.is_empty()) {
         let _ = std::fs::remove_dir_all(&places.work);
     } else {

@@ -286,8 +286,10 @@ impl Core {
             }
             io
         };
-        // The other half of that.
-        fence(SeqCst);
+        if writes {
+            // The other half of that: the copy is there, and who reads the file is counted.
+            fence(SeqCst);
+        }
         // A file that is partial, or was when it was opened, goes through the kernel's cache until all its opens have ended.
         // Counted before looking, so that one who finds it whole at the same time sees the count.
         let descriptor = io.file.descriptor();

@@ -602,7 +602,7 @@ mod tests {
             let (upper, work) = (dead.upper(), dead.work());
             let served = DirLock::take("upper", &upper, Duration::ZERO, "in use").unwrap();
             let failure = discard_all(dead.owned, "dead", SWEEP_WAIT).unwrap_err();
-            assert!(failure.to_string().contains("somebody has it open"), "{failure}");
+            assert!(failure.to_string().contains("a program has it open"), "{failure}");
             assert!(upper.join("file").is_file() && work.is_dir());
             state.sweep();
             assert!(upper.join("file").is_file() && work.is_dir());

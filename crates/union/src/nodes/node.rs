@@ -16,8 +16,10 @@ use crate::sync::{AtomicBool, AtomicU32};
 use crate::sync::{Mutex, RwLock};
 use std::cell::RefCell;
 use std::ops::Deref;
+#[cfg(not(shuttle))]
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use vellum_vfs::{BranchDir, BranchFile, FileKind, Name, NodeId, Object, Timestamp};
 
 #[cfg(test)]
@@ -319,6 +321,22 @@ pub(crate) struct LowerData {
     pub(crate) next: Option<Arc<LowerData>>,
 }
 
+/// Directories are not replaced.
+#[cfg(not(shuttle))]
+fn marks_of_directories() -> &'static Marks {
+    static ALL: OnceLock<Marks> = OnceLock::new();
+    ALL.get_or_init(|| Marks::new(false))
+}
+
+/// The model checker runs several tests at a time, and its atomics are of one thread.
+#[cfg(shuttle)]
+fn marks_of_directories() -> &'static Marks {
+    thread_local! {
+        static ALL: &'static Marks = Box::leak(Box::new(Marks::new(false)));
+    }
+    ALL.with(|all| *all)
+}
+
 impl Node {
     pub(crate) fn new(id: NodeId, ino: u64, body: Body, keeper: &Arc<impl IdSource + 'static>) -> Self {
         let new = || {
@@ -340,9 +358,8 @@ impl Node {
 
     /// What it is to the kernel.
     pub(crate) fn marks(&self) -> &Marks {
-        static OF_DIRECTORIES: OnceLock<Marks> = OnceLock::new();
         match &self.body {
-            Body::Dir(_) => OF_DIRECTORIES.get_or_init(|| Marks::new(false)),
+            Body::Dir(_) => marks_of_directories(),
             Body::File(shown) => &shown.marks,
         }
     }

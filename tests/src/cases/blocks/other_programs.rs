@@ -229,7 +229,7 @@ pub(super) fn flatten_store(cx: &Cx) -> Outcome {
     fs::remove_dir_all(store.join("lost"))?;
     let (status, said) = run(&store)?;
     ensure_eq!(status, Some(0), "status with {said}");
-    ensure!(said.contains("used: 3 of 3 files") && said.contains("2 of 2 layers"), "{said}");
+    ensure!(said.contains("used: 3 of 3 files") && said.contains("2 of 2 changed layers"), "{said}");
     expect(&used.upper().join("big"), &[(10, b"x")])?;
     // Nothing that is one: a line, and nothing else.
     let (status, said) = run(&cx.dir)?;

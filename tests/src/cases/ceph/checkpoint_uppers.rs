@@ -138,7 +138,7 @@ fn one(cx: &Cx, cluster: &Cluster, policy: &str) -> Outcome {
     let to = cx.dir.join("kept");
     scene.checkpoint_to(&to, &[&name, "--leave-running", "--name", "running"])?;
     container.says_more()?;
-    check_layer(&to.join("run/upper"))?;
+    check_layer(&to.join("running/upper"))?;
     // A command that is killed while the layer is shown to it.
     let mut killed = scene.taking(&name, scene.to().as_ref());
     killed.args(["--name", "none", "--compress", "none", "--pace", "1M"]);

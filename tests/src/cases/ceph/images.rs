@@ -164,7 +164,7 @@ fn interrupted(cx: &Cx, cluster: &Cluster, flatten: &impl Fn(&[&str]) -> Outcome
     let output = child.wait_with_output()?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure_eq!(output.status.code(), Some(1), "interrupted: {said}");
-    ensure!(said.contains("run it again") && said.lines().count() == 1, "interrupted: {said}");
+    ensure!(said.contains("run the command again") && said.lines().count() == 1, "interrupted: {said}");
     let said = shell::run(&mut flatten(&[upper, "--lower", &lower])?)?;
     ensure!(said.contains("1 of 1 files completed"), "after an interruption: {said}");
     ensure_eq!(cluster.names("flatten-long")?.len(), 2, "beside the upper layer, after an interruption");

@@ -68,7 +68,7 @@ pub(super) fn settings(cx: &Cx, cluster: &mut Cluster) -> Outcome {
 
     let missing = cx.dir.join("missing").display().to_string();
     for (bad, words) in [
-        (&["--ceph", "none"][..], "say ceph on"),
+        (&["--ceph", "none"][..], "set ceph to on"),
         (&["--ceph-conf", &missing], missing.as_str()),
         (&["--ceph-id", ""], "ceph_id"),
     ] {

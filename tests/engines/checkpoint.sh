@@ -109,7 +109,7 @@ still() {
   local turn; for turn in 1 2; do
     # The first one's guard may not be done yet.
     for n in $(seq 50); do ! PATH=$DIR/shim:$PATH take podman:held > said 2>&1; grep -q somebody said || break; sleep 0.1; done
-    cat said; [ ! -e alone ] || grep -q "goes on" said
+    cat said; [ ! -e alone ] || grep -q "is still running" said
     same "state" running "$(state held)"; counts_on held; gapless held; touch alone
   done
   podman rm -f -t0 held; vellum checkpoints delete kept held

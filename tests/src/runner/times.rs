@@ -43,7 +43,7 @@ impl Forecast {
     /// The time of all that is left, for a person.
     pub(crate) fn all(&self) -> String {
         let speed = if self.past < PROOF { 1.0 } else { self.begin.elapsed().as_secs_f64() / self.past };
-        let seconds = self.left.values().sum::<f64>() * speed;
+        let seconds = (self.left.values().sum::<f64>() * speed).max(0.0);
         if seconds < 90.0 { format!("{seconds:.0} s") } else { format!("{:.0} min", seconds / 60.0) }
     }
 

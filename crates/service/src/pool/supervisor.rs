@@ -44,6 +44,8 @@ const SIGCHLD: i32 = 17;
 const SHORT_LIFE: Duration = Duration::from_secs(1);
 /// So many short lives one after the other, and the supervisor gives up.
 const SHORT_LIVES_MAX: u32 = 10;
+/// So many lives that a kill from outside has ended count as a short one.
+const KILLS_OF_A_LIFE: u32 = 10;
 /// When services are killed for want of memory within so long of each other, they lack it for what they were left.
 const STARVED_LIFE: Duration = Duration::from_secs(60);
 /// So many of them one after the other, and the supervisor gives up.
@@ -113,6 +115,7 @@ pub(super) struct Supervisor<'a> {
     /// Somebody has asked for the end.
     asked: bool,
     short_lives: u32,
+    killed_lives: u32,
 }
 
 /// How a service has ended.
@@ -180,9 +183,20 @@ impl<'a> Supervisor<'a> {
     ) -> Result<Self, Failure> {
         let board = SupervisorState::create(restarts)?;
         let (word, service) = daemon::word()?;
-        let (standby, asked, short_lives) = (None, false, 0);
-        let mut family =
-            Self { charge, own, signals, board, number, word, service, standby, asked, short_lives };
+        let (standby, asked, short_lives, killed_lives) = (None, false, 0, 0);
+        let mut family = Self {
+            charge,
+            own,
+            signals,
+            board,
+            number,
+            word,
+            service,
+            standby,
+            asked,
+            short_lives,
+            killed_lives,
+        };
         family.own.extend([family.word.number(), family.service.number()]);
         family.own.extend(memory_group::watch());
         find_code();
@@ -266,7 +280,7 @@ impl<'a> Supervisor<'a> {
                     self.short_lives = 0;
                     "the service was killed; a successor serves its mounts".to_owned()
                 }
-                End::Killed => self.after_a_short_life(begun, "before it could go on")?,
+                End::Killed => self.after_a_kill(begun)?,
                 End::Died(how) => self.after_a_short_life(begun, &how)?,
             };
             self.board.count_restart();
@@ -297,6 +311,17 @@ impl<'a> Supervisor<'a> {
         }
         std::thread::sleep(PAUSE);
         Ok(true)
+    }
+
+    /// A kill from outside says nothing about what the service was left. But where the kernel's kills for want of memory cannot be counted,
+    /// they look like that, and are to end some time.
+    fn after_a_kill(&mut self, begun: Instant) -> Result<String, Failure> {
+        self.killed_lives += 1;
+        if self.killed_lives.is_multiple_of(KILLS_OF_A_LIFE) {
+            return self.after_a_short_life(begun, "it was killed before it could go on");
+        }
+        std::thread::sleep(PAUSE);
+        Ok("the service was killed before it could go on; a successor serves its mounts".to_owned())
     }
 
     fn after_a_short_life(&mut self, begun: Instant, how: &str) -> Result<String, Failure> {

@@ -60,23 +60,24 @@ impl LockedDir {
 
     /// Whether its owner lives. Nobody else is kept from taking it over meanwhile by more than a moment, and nobody who asks the same.
     pub(crate) fn has_owner(path: &Path) -> io::Result<bool> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let dir = match open(path, flags, Mode::empty()) {
-            Err(Errno::NOENT) => return Ok(false),
-            opened => opened?,
-        };
+        let Some(dir) = Self::open(path)? else { return Ok(false) };
         match flock(&dir, FlockOperation::NonBlockingLockShared) {
             Err(Errno::WOULDBLOCK) => Ok(true),
             locked => locked.map(|()| false).map_err(Into::into),
         }
     }
 
-    fn take(path: &Path) -> io::Result<LockAttempt> {
+    /// None: it is gone.
+    fn open(path: &Path) -> io::Result<Option<OwnedFd>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let lock = match open(path, flags, Mode::empty()) {
-            Err(Errno::NOENT) => return Ok(LockAttempt::Gone),
-            opened => opened?,
-        };
+        match open(path, flags, Mode::empty()) {
+            Err(Errno::NOENT) => Ok(None),
+            opened => Ok(Some(opened?)),
+        }
+    }
+
+    fn take(path: &Path) -> io::Result<LockAttempt> {
+        let Some(lock) = Self::open(path)? else { return Ok(LockAttempt::Gone) };
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) => return Ok(LockAttempt::Others),
             locked => locked?,

@@ -3,6 +3,7 @@
 
 use super::Case;
 use super::checkpoint::support::eventually;
+use super::monitoring::stats_of;
 use super::pool::Pools;
 use crate::harness::layers::Layers;
 use crate::harness::mount::only_vellum;
@@ -115,6 +116,8 @@ fn opens(cx: &Cx) -> Outcome {
     let layers = cx.layers("union", 1)?;
     let mount = cx.mount(&layers)?;
     let path = |n: u64| mount.path(&format!("f{n}"));
+    let nodes = || Outcome::Ok(stats_of(&mount)?["figures"]["nodes"].as_u64());
+    let none = nodes()?;
     (0..FILES).try_for_each(|n| fs::write(path(n), n.to_string()))?;
     let run = Run::new();
     run.kill(&mount, 8, |_, rng| {
@@ -128,7 +131,7 @@ fn opens(cx: &Cx) -> Outcome {
     // An open that was counted twice ends with its node. The kernel waits for no answer where a file is closed, or forgotten.
     mount.service()?;
     (0..FILES).try_for_each(|n| fs::remove_file(path(n)))?;
-    std::thread::sleep(Duration::from_secs(1));
+    eventually("the service knows of no file", || Ok(nodes()? <= none))?;
     let left = backing_files(&mount, &layers.lower().join("probe"))?;
     ensure!(left == 0, "{left} files are left with the kernel");
     run.end()

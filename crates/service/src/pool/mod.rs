@@ -11,6 +11,7 @@ mod abort;
 mod format;
 mod handout_mounts;
 mod mount_client;
+mod mount_memory;
 mod mount_record;
 mod new_mount;
 mod pool_server;
@@ -36,8 +37,8 @@ pub use sockets::{
 };
 pub use wire::Status;
 
-/// Version of everything that one service leaves to the next: mount records, ledgers, generations, requests in flight.
-pub const FORMAT: u32 = 17;
+/// Version of everything that one service leaves to the next: mount records and the memory that they name.
+pub const FORMAT: u32 = 18;
 
 /// What supervisors and standbys are called in lists of processes.
 pub const KEEPERS: [&str; 2] = ["vellum-keeper", "vellum-standby"];

@@ -1,7 +1,6 @@
 //! The service: serves all mounts of a pool, or one of its own, those of its predecessor first.
 
 use super::mount_client::user_namespace;
-use super::mount_record::RecordFile;
 use super::new_mount::{NewMount, SessionResources};
 use super::sockets::{self, Listeners};
 use super::supervisor_state::SupervisorState;
@@ -201,7 +200,7 @@ impl PoolService {
         let NewMount { config, instance, mut session, beside } = fresh;
         let SessionResources { record, locks, generations, handouts } = beside;
         instance.served_by(session.handle());
-        let record = Arc::new(RecordFile::new(record));
+        let record = Arc::new(record);
         instance.recorded_by(Arc::clone(&record));
         instance.watch_cache();
         instance.confined_by(self.confined.clone());

@@ -10,7 +10,7 @@ use super::mount_client::user_namespace;
 use super::pool_service::{self, Orders, ServiceStart};
 use super::sockets::Listeners;
 use super::supervisor_state::SupervisorState;
-use super::{AT_ONCE, ENDING, EXPELLED, FAILED, KEEPERS, REPLACE, SIGHUP, abort};
+use super::{AT_ONCE, ENDING, EXPELLED, FAILED, KEEPERS, REPLACE, abort};
 use crate::failure::Failure;
 use crate::layers::ceph;
 use crate::process::boot_id;
@@ -18,6 +18,7 @@ use crate::process::cpu_idle::online_processors;
 use crate::process::daemon::{self, StartupReport, Word};
 use crate::process::memory_group;
 use crate::sandbox::{self, Plan};
+use libc::{SIGCHLD, SIGHUP, SIGKILL, SIGUSR1, SIGUSR2};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, getpid, getppid, kill_process, pidfd_open,
@@ -33,12 +34,6 @@ use vellum_door::Room;
 use vellum_sys::{
     BlockedSignals, Fork, InheritedFds, close_all_but, find_code, fork, fork_with_descriptors, settle_memory,
 };
-
-// Signal numbers as on every architecture of Linux that we build for.
-const SIGKILL: i32 = 9;
-const SIGUSR1: i32 = 10;
-const SIGUSR2: i32 = 12;
-const SIGCHLD: i32 = 17;
 
 /// A service that lived less than this, and was not killed, died of what it was left.
 const SHORT_LIFE: Duration = Duration::from_secs(1);

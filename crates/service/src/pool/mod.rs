@@ -52,7 +52,5 @@ const AT_ONCE: i32 = 66;
 /// Of one whose client a cluster has expelled.
 pub(crate) const EXPELLED: i32 = 67;
 
-// Signal numbers as on every architecture of Linux that we build for.
-const SIGHUP: i32 = 1;
-/// Those that ask for the end: SIGHUP, SIGINT, SIGTERM.
-const ENDING: [i32; 3] = [SIGHUP, 2, 15];
+/// Those that ask for the end.
+const ENDING: [i32; 3] = [libc::SIGHUP, libc::SIGINT, libc::SIGTERM];

@@ -3,7 +3,7 @@
 use super::ClusterArgs;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
-use vellum_engine::checkpoint::{Compress, Pace, Precopy};
+use vellum_checkpoint::{Compress, Pace, Precopy};
 
 /// Arguments of `vellum run`. Words that become part of the container's configuration are text, paths of the host need not be.
 #[derive(Args, Debug)]

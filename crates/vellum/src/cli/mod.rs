@@ -106,20 +106,20 @@ pub enum Command {
     /// List, show and delete checkpoints.
     Checkpoints(CheckpointsArgs),
     /// Gives control groups their limits back when the process that balances them has been killed.
-    #[command(name = vellum_engine::balance::GUARD, hide = true)]
+    #[command(name = vellum_balance::GUARD, hide = true)]
     BalanceGuard {
         /// The group whose children share.
         parent: PathBuf,
     },
     /// What sees to it that a container goes on whose checkpoint is interrupted.
-    #[command(name = vellum_engine::checkpoint::pause::GUARD, hide = true)]
+    #[command(name = vellum_checkpoint::pause::GUARD, hide = true)]
     Guard {
         /// The runtime, where it keeps what it knows, the container, and what is removed.
         #[arg(num_args = 4)]
         arguments: Vec<OsString>,
     },
     /// What has the library go away from a container's programs.
-    #[command(name = vellum_engine::checkpoint::library::LEAVES, hide = true)]
+    #[command(name = vellum_checkpoint::library::LEAVES, hide = true)]
     Leave {
         /// The container's control group.
         group: PathBuf,
@@ -129,16 +129,16 @@ pub enum Command {
         place: PathBuf,
     },
     /// What shows an upper layer on CephFS to a checkpoint.
-    #[command(name = vellum_engine::checkpoint::upper_view::SHOWS, hide = true)]
+    #[command(name = vellum_checkpoint::upper_view::SHOWS, hide = true)]
     Show {
         /// The layer.
         layer: OsString,
     },
     /// A hook by which a restored container has its own loopback interface.
-    #[command(name = vellum_engine::checkpoint::loopback::HOOK, hide = true)]
+    #[command(name = vellum_container::loopback::HOOK, hide = true)]
     Loopback,
     /// A program that runs where another one is in a third one's place.
-    #[command(name = vellum_engine::podman::APART, hide = true)]
+    #[command(name = vellum_checkpoint::podman::APART, hide = true)]
     Apart {
         /// The place.
         place: PathBuf,
@@ -153,7 +153,7 @@ pub enum Command {
         arguments: Vec<OsString>,
     },
     /// What a program that podman starts waits at.
-    #[command(name = vellum_engine::podman::GATE, hide = true)]
+    #[command(name = vellum_checkpoint::podman::GATE, hide = true)]
     Gate {
         /// The socket.
         socket: PathBuf,
@@ -182,7 +182,7 @@ pub enum Command {
         arguments: Vec<OsString>,
     },
     /// What others mount by who cannot do it themselves.
-    #[command(name = vellum_engine::mount::HELPER, hide = true)]
+    #[command(name = vellum_pool::mount::HELPER, hide = true)]
     MountForAnother {
         /// Where, for lists of processes; all that counts is said on standard input.
         mountpoint: Option<OsString>,

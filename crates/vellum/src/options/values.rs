@@ -33,7 +33,7 @@ pub(super) fn bytes(key: &str, raw: RawOption<'_>, remedy: &'static str) -> Resu
     let value = needed(key, raw, remedy)?;
     std::str::from_utf8(value)
         .ok()
-        .and_then(|text| vellum_engine::bytes::parse(text, "KMG"))
+        .and_then(|text| vellum_pool::bytes::parse(text, "KMG"))
         .filter(|number| *number <= i64::MAX as u64)
         .ok_or_else(|| BadInput::value(key, value, "not a number of bytes", remedy))
 }

@@ -1,10 +1,10 @@
 //! Checkpoints of containers: the memory of their processes, and the tree that they had then.
 //!
 //! `save` takes one of a `subject`, a container and whoever runs it: `pause` has the container stand still, by its `freezer`, without the `library`,
-//! `cpu_priority` towards others on the processors, `memory` is a first pass over its memory, if `precopy` wants one, `delta` and `data`
-//! copy its upper layer, `external_library` says which library it has, `tmpfs` what of files in memory is lost, `record` is what is known of it.
-//! `location` is where they are: in a `directory`, or in the store of a `zoned` device; `writer` is what both do. `object` is a checkpoint that is
-//! packed, as one sequence of bytes; `chain` are those that need others, and `stream` is one that goes elsewhere. `restore` has a container go on.
+//! `cpu_priority` towards others on the processors, `memory` is a first pass over its memory, if `precopy` wants one, `layer_walk` finds what is in its
+//! upper layer, `external_library` says which library it has, `tmpfs` what of files in memory is lost, `record` is what is known of it.
+//! A checkpoint is one `object`, a sequence of bytes, written to one of three sinks: in a `directory`, in the store of a `zoned` device, or as a
+//! `stream`. `location` is where they are, `pacer` says how fast, `chain` are those that need others. `restore` has a container go on.
 //! `podman` and `containerd` are the containers of those engines.
 #![forbid(unsafe_code)]
 
@@ -12,12 +12,11 @@ mod chain;
 mod compression;
 mod containerd;
 mod cpu_priority;
-mod data;
-mod delta;
 mod detached_mount;
 mod directory;
 mod external_library;
 mod freezer;
+mod layer_walk;
 pub mod library;
 mod location;
 mod memory;
@@ -35,7 +34,6 @@ mod stream;
 mod subject;
 mod tmpfs;
 pub mod upper_view;
-mod writer;
 mod zoned;
 pub mod zoned_device;
 
@@ -53,8 +51,3 @@ pub fn parse_hostile(bytes: &[u8]) -> bool {
     let is_object = object::parse_hostile(bytes);
     stream::parse_hostile(bytes) || is_object
 }
-
-/// What is in a checkpoint's directory: CRIU's images, the upper layer, and files that the container has in `/etc`.
-const IMAGES: &str = "images";
-const UPPER: &str = "upper";
-const FILES: &str = "files";

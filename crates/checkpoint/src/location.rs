@@ -1,21 +1,17 @@
 //! Where checkpoints are: a directory, or the store of a zoned device. Each checkpoint is whole, or is not there.
 
-use super::delta::Upper;
 use super::directory::Directory;
+use super::layer_walk::Upper;
+use super::object::{ObjectReader, ObjectWriter};
 use super::options::CheckpointOptions;
 use super::record::{CheckpointEntry, Record};
-use super::writer::CheckpointWriter;
 use super::zoned::Zoned;
 use std::path::Path;
-use vellum_container::SavedContainer;
 use vellum_service::Failure;
 
 /// A place for checkpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Checkpoints(Location);
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Location {
+pub enum Checkpoints {
     Directory(Directory),
     Zoned(Zoned),
 }
@@ -23,18 +19,18 @@ enum Location {
 impl Checkpoints {
     /// The ones in a place that is there: a directory, or `zoned:` and a device. `option`: what named it.
     pub fn open(option: &str, at: &Path) -> Result<Self, Failure> {
-        Ok(Self(match Zoned::named(option, at)? {
-            Some(zoned) => Location::Zoned(zoned),
-            None => Location::Directory(Directory::open(option, at)?),
-        }))
+        Ok(match Zoned::named(option, at)? {
+            Some(zoned) => Self::Zoned(zoned),
+            None => Self::Directory(Directory::open(option, at)?),
+        })
     }
 
     /// As [`Self::open`]; a directory is made if it is not there.
     pub(crate) fn make(option: &str, at: &Path) -> Result<Self, Failure> {
-        Ok(Self(match Zoned::named(option, at)? {
-            Some(zoned) => Location::Zoned(zoned),
-            None => Location::Directory(Directory::make(option, at)?),
-        }))
+        Ok(match Zoned::named(option, at)? {
+            Some(zoned) => Self::Zoned(zoned),
+            None => Self::Directory(Directory::make(option, at)?),
+        })
     }
 
     /// The one that a path names.
@@ -58,48 +54,46 @@ impl Checkpoints {
         upper: Upper<'_>,
         scratch: &Path,
         manner: &CheckpointOptions,
-    ) -> Result<Box<dyn CheckpointWriter>, Failure> {
-        Ok(match &self.0 {
-            Location::Directory(directory) => {
+    ) -> Result<ObjectWriter, Failure> {
+        let (sink, how) = match self {
+            Self::Directory(directory) => {
                 directory.sweep();
-                directory.making(name, (upper, scratch), manner)?
+                directory.making(name, manner)?
             }
-            Location::Zoned(zoned) => Box::new(zoned.making(name, (upper, scratch), manner)?),
-        })
+            Self::Zoned(zoned) => zoned.making(name, manner)?,
+        };
+        ObjectWriter::begin(sink, how, upper, scratch)
     }
 
     /// All that are whole, by name.
     pub fn list(&self) -> Result<Vec<CheckpointEntry>, Failure> {
-        match &self.0 {
-            Location::Directory(directory) => directory.list(),
-            Location::Zoned(zoned) => zoned.list(),
+        match self {
+            Self::Directory(directory) => directory.list(),
+            Self::Zoned(zoned) => zoned.list(),
         }
     }
 
     /// What one says of itself.
     pub fn record(&self, name: &str) -> Result<Record, Failure> {
-        match &self.0 {
-            Location::Directory(directory) => directory.record(name),
-            Location::Zoned(zoned) => zoned.record(name),
+        match self {
+            Self::Directory(directory) => directory.record(name),
+            Self::Zoned(zoned) => zoned.record(name),
         }
     }
 
-    /// One, to be restored, and what it says of itself.
-    pub(crate) fn find(&self, name: &str) -> Result<(Box<dyn SavedContainer>, Record), Failure> {
-        Ok(match &self.0 {
-            Location::Directory(directory) => (directory.find(name)?, directory.record(name)?),
-            Location::Zoned(zoned) => {
-                let (kept, record) = zoned.find(name)?;
-                (Box::new(kept), record)
-            }
-        })
+    /// One, to be restored, and what it says of itself. `scratch`: a directory where something may be made for a moment.
+    pub(crate) fn find(&self, name: &str, scratch: &Path) -> Result<(ObjectReader, Record), Failure> {
+        match self {
+            Self::Directory(directory) => Ok((directory.find(name, scratch)?, directory.record(name)?)),
+            Self::Zoned(zoned) => zoned.find(name),
+        }
     }
 
     /// Removes some, if no other ones need them.
     pub fn delete(&self, names: &[String]) -> Result<(), Failure> {
-        match &self.0 {
-            Location::Directory(directory) => directory.delete(names),
-            Location::Zoned(zoned) => zoned.delete(names),
+        match self {
+            Self::Directory(directory) => directory.delete(names),
+            Self::Zoned(zoned) => zoned.delete(names),
         }
     }
 }

@@ -21,56 +21,32 @@ const LEAST: u64 = 64 << 20;
 /// What a group at a rate may be late by without a loss, in nanoseconds: the thread wakes up late, and the medium takes longer for some.
 const CREDIT: Nanos = 50_000_000;
 
-/// Where groups go.
-pub(super) trait Medium {
-    type Error;
-
-    /// Waits until what was written is on it.
-    fn flush(&self) -> Result<(), Self::Error>;
+/// How fast: in groups, of which each has its turn.
+#[derive(Debug)]
+pub(super) struct WritePacer {
+    rule: Rule,
+    /// The group that is being written has had its turn.
+    may_go: bool,
+    /// Bytes of it.
+    written: u64,
 }
 
-/// How fast.
 #[derive(Debug)]
-pub(super) enum WritePacer<M> {
+enum Rule {
     /// As the device takes it.
     None,
     /// As others allow.
-    Others(Groups<M>, Disk),
+    Others(Disk),
     /// At most so many bytes per second.
-    Rate(Groups<M>, Rate),
+    Rate(Rate),
 }
 
 /// Bytes per second, and when the next group goes.
 #[derive(Debug)]
-pub(super) struct Rate {
+struct Rate {
     rate: u64,
     began: Instant,
     meter: Meter,
-}
-
-/// The group that is being written.
-#[derive(Debug)]
-pub(super) struct Groups<M> {
-    medium: M,
-    /// It has had its turn.
-    may_go: bool,
-    written: u64,
-}
-
-impl<M: Medium> Groups<M> {
-    /// Takes what was written; how much the group was, if it is on the medium now.
-    fn add(&mut self, bytes: u64) -> Result<Option<u64>, M::Error> {
-        self.written += bytes;
-        if self.written >= GROUP { self.flush().map(Some) } else { Ok(None) }
-    }
-
-    fn flush(&mut self) -> Result<u64, M::Error> {
-        if self.written > 0 {
-            self.medium.flush()?;
-        }
-        self.may_go = false;
-        Ok(std::mem::take(&mut self.written))
-    }
 }
 
 impl Rate {
@@ -81,87 +57,63 @@ impl Rate {
     }
 }
 
-impl<M: Medium> WritePacer<M> {
+impl WritePacer {
     /// As is asked for. `disk`: finds what others wait for, on what is at `path`.
-    pub(super) fn on(
-        pace: Pace,
-        path: &Path,
-        medium: M,
-        disk: impl FnOnce(Budget) -> io::Result<Disk>,
-    ) -> Self {
-        let groups = Groups { medium, may_go: false, written: 0 };
-        match pace {
-            Pace::None => Self::None,
-            Pace::Rate(rate) => {
-                Self::Rate(groups, Rate { rate, began: Instant::now(), meter: Meter::default() })
-            }
+    pub(super) fn on(pace: Pace, path: &Path, disk: impl FnOnce(Budget) -> io::Result<Disk>) -> Self {
+        let rule = match pace {
+            Pace::None => Rule::None,
+            Pace::Rate(rate) => Rule::Rate(Rate { rate, began: Instant::now(), meter: Meter::default() }),
             Pace::Auto => match disk(Budget::of_unknown(LEAST)) {
-                Ok(disk) => Self::Others(groups, disk),
+                Ok(disk) => Rule::Others(disk),
                 Err(e) => {
                     tracing::info!(
                         "{}: the latency of the disk cannot be measured ({e}); no pacing",
                         path.display()
                     );
-                    Self::None
+                    Rule::None
                 }
             },
-        }
+        };
+        Self { rule, may_go: false, written: 0 }
     }
 
-    /// Waits until more may be written.
-    pub(super) fn wait_for_turn(&mut self) {
-        match self {
-            Self::Others(groups, disk) if !groups.may_go => {
-                groups.may_go = true;
+    /// Before `bytes` are written: waits until it is their turn. `hurry`: they go at once, for a container stands still, and are not taken for
+    /// others' work.
+    pub(super) fn before(&mut self, bytes: u64, hurry: bool) {
+        if self.may_go {
+            return;
+        }
+        match &mut self.rule {
+            Rule::None => {}
+            Rule::Others(disk) if hurry => disk.expect(bytes + BESIDE),
+            Rule::Rate(_) if hurry => {}
+            Rule::Others(disk) => {
+                self.may_go = true;
                 disk.expect(BESIDE);
                 disk.wait_for_turn(GROUP);
             }
-            Self::Rate(groups, rate) if !groups.may_go => {
-                groups.may_go = true;
+            Rule::Rate(rate) => {
+                self.may_go = true;
                 rate.wait();
             }
-            _ => {}
         }
     }
 
-    /// So much is written now, whether it is its turn or not, for a container stands still. It is not taken for others' work.
-    pub(super) fn hurry(&mut self, bytes: u64) {
-        if let Self::Others(groups, disk) = self
-            && !groups.may_go
-        {
-            disk.expect(bytes + BESIDE);
-        }
+    /// So much was written. `flush` waits until it is on the medium.
+    pub(super) fn written(&mut self, bytes: u64, flush: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        self.written += bytes;
+        if self.written >= GROUP { self.sync(flush) } else { Ok(()) }
     }
 
-    /// So much was written.
-    pub(super) fn written(&mut self, bytes: u64) -> Result<(), M::Error> {
-        match self {
-            Self::None => Ok(()),
-            Self::Rate(groups, _) => groups.add(bytes).map(drop),
-            Self::Others(groups, disk) => {
-                let had_turn = groups.may_go;
-                if groups.add(bytes)?.is_some() && had_turn {
-                    disk.done(GROUP);
-                }
-                Ok(())
-            }
+    /// Nothing more is written of this group.
+    pub(super) fn sync(&mut self, flush: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        if std::mem::take(&mut self.written) > 0 && !matches!(self.rule, Rule::None) {
+            flush()?;
         }
-    }
-
-    /// Nothing more is written.
-    pub(super) fn sync(&mut self) -> Result<(), M::Error> {
-        match self {
-            Self::None => Ok(()),
-            Self::Rate(groups, _) => groups.flush().map(drop),
-            Self::Others(groups, disk) => {
-                let had_turn = groups.may_go;
-                groups.flush()?;
-                if had_turn {
-                    disk.done(GROUP);
-                }
-                Ok(())
-            }
+        if let (true, Rule::Others(disk)) = (std::mem::take(&mut self.may_go), &mut self.rule) {
+            disk.done(GROUP);
         }
+        Ok(())
     }
 }
 
@@ -169,65 +121,56 @@ impl<M: Medium> WritePacer<M> {
 mod tests {
     use super::*;
 
-    /// Counts how often it is waited for.
-    #[derive(Default)]
-    struct Counts(std::cell::Cell<u32>);
-
-    impl Medium for &Counts {
-        type Error = io::Error;
-
-        fn flush(&self) -> io::Result<()> {
-            self.0.set(self.0.get() + 1);
-            Ok(())
-        }
-    }
-
-    /// Seconds that so many MiB take.
-    fn takes(pacing: &mut WritePacer<&Counts>, mib: u64) -> f64 {
+    /// Seconds that so many MiB take. `flushes`: how often the medium is waited for.
+    fn takes(pacing: &mut WritePacer, mib: u64, flushes: &mut u32) -> f64 {
         let begin = Instant::now();
+        let mut flush = || {
+            *flushes += 1;
+            Ok(())
+        };
         for _ in 0..mib {
-            pacing.wait_for_turn();
-            pacing.written(1 << 20).unwrap();
+            pacing.before(1 << 20, false);
+            pacing.written(1 << 20, &mut flush).unwrap();
         }
-        pacing.sync().unwrap();
+        pacing.sync(&mut flush).unwrap();
         begin.elapsed().as_secs_f64()
     }
 
     #[test]
     fn a_rate_is_kept() {
-        let medium = Counts::default();
+        let mut flushes = 0;
         let no_disk = |_| panic!("a rate needs to see nobody");
-        let mut pacing = WritePacer::on(Pace::Rate(40 << 20), Path::new("/x"), &medium, no_disk);
+        let mut pacing = WritePacer::on(Pace::Rate(40 << 20), Path::new("/x"), no_disk);
         // The first group goes at once, and the last one is not waited for: 16 MiB after it, of 20. A part of a second of that is the credit.
-        assert!(takes(&mut pacing, 20) >= 0.4 - CREDIT as f64 / 1e9);
-        assert_eq!(medium.0.get(), 20);
+        assert!(takes(&mut pacing, 20, &mut flushes) >= 0.4 - CREDIT as f64 / 1e9);
+        assert_eq!(flushes, 20);
     }
 
     #[test]
     fn beside_others_it_ends() {
-        let (medium, dir) = (Counts::default(), tempfile::tempdir_in("/var/tmp").unwrap());
-        let mut pacing =
-            WritePacer::on(Pace::Auto, dir.path(), &medium, |budget| Disk::of_directory(dir.path(), budget));
-        if matches!(pacing, WritePacer::None) {
+        let (mut flushes, dir) = (0, tempfile::tempdir_in("/var/tmp").unwrap());
+        let disk = |budget| Disk::of_directory(dir.path(), budget);
+        let mut pacing = WritePacer::on(Pace::Auto, dir.path(), disk);
+        if matches!(pacing.rule, Rule::None) {
             eprintln!("SKIPPED: no direct I/O in /var/tmp");
             return;
         }
-        assert!(takes(&mut pacing, 64) > 0.0);
+        assert!(takes(&mut pacing, 64, &mut flushes) > 0.0);
         // A group that was not waited for, because somebody waits for it, ends as well; and so does one that is not whole.
-        pacing.hurry(GROUP);
-        pacing.written(GROUP).unwrap();
-        assert!(takes(&mut pacing, 6) > 0.0);
-        assert!(takes(&mut pacing, 8) > 0.0);
-        assert_eq!(medium.0.get(), 64 + 1 + 6 + 8);
+        pacing.before(GROUP, true);
+        pacing.written(GROUP, || Ok(())).unwrap();
+        assert!(takes(&mut pacing, 6, &mut flushes) > 0.0);
+        assert!(takes(&mut pacing, 8, &mut flushes) > 0.0);
+        assert_eq!(flushes, 64 + 6 + 8);
     }
 
     #[test]
     fn where_nobody_is_seen_nothing_is_held_back() {
-        let medium = Counts::default();
+        let mut flushes = 0;
         let unseen = |_| Err(io::ErrorKind::Unsupported.into());
-        let mut pacing = WritePacer::on(Pace::Auto, Path::new("/x"), &medium, unseen);
-        assert!(matches!(pacing, WritePacer::None));
-        takes(&mut pacing, 8);
-        assert_eq!(medium.0.get(), 0);
+        let mut pacing = WritePacer::on(Pace::Auto, Path::new("/x"), unseen);
+        assert!(matches!(pacing.rule, Rule::None));
+        takes(&mut pacing, 8, &mut flushes);
+        assert_eq!(flushes, 0);
     }
 }

@@ -12,6 +12,8 @@ use std::io::{self, PipeWriter, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 use vellum_container::Runtime;
 use vellum_pool::locked_dir::LockedDir;
 use vellum_service::Failure;
@@ -23,6 +25,10 @@ pub const GUARD: &str = "internal-thaw";
 const DONE: &[u8; 4] = b"done";
 /// and when it is about to end the container, whose processes are held for that.
 const ENDS: &[u8; 4] = b"ends";
+
+/// How long a guard waits until a dead command has lost its lock, and how often it looks.
+const DYING: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(10);
 
 /// A container that can be stopped, and whose guard is there. If it stands still when this is dropped, it goes on.
 #[derive(Debug)]
@@ -220,14 +226,39 @@ pub fn guard(runtime: &Path, state: &Path, id: &OsStr, unfinished: &Path) {
     let mut command = Command::new(runtime);
     command.arg("--root").arg(state).arg("resume").arg(id);
     let _ = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
-    if let Ok(Some(dead)) = LockedDir::existing(unfinished) {
-        let _ = remove_tree(dead.path());
+    remove_unfinished(unfinished);
+}
+
+/// Removes what a dead command has begun, as soon as it has lost its lock.
+fn remove_unfinished(unfinished: &Path) {
+    // The kernel closes a dead command's files one after the other: the lock later than the pipe, and later than a mount of images.
+    let end = Instant::now() + DYING;
+    while unfinished.exists() && Instant::now() < end {
+        match LockedDir::existing(unfinished) {
+            Ok(Some(dead)) => return drop(remove_tree(dead.path())),
+            _ => thread::sleep(LOOK),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The lock of a command that was killed goes a moment after its pipe.
+    #[test]
+    fn a_guard_waits_for_the_end_of_a_dying_command() {
+        let dir = tempfile::tempdir().unwrap();
+        let owned = LockedDir::make(&dir.path().join("unfinished")).unwrap().unwrap();
+        let path = owned.path().to_owned();
+        let dying = thread::spawn(move || {
+            thread::sleep(10 * LOOK);
+            drop(owned);
+        });
+        remove_unfinished(&path);
+        assert!(!path.exists());
+        dying.join().unwrap();
+    }
 
     #[test]
     fn a_runtime_is_quoted_in_short() {

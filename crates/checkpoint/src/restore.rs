@@ -16,24 +16,23 @@ pub fn restore(checkpoint: Option<&Path>, asked: &Restore) -> Result<ContainerEx
     if !is_host_root() {
         return Err(Failure::input("only root of the host can restore containers"));
     }
-    let (saved, record) = match checkpoint {
-        Some(checkpoint) => {
-            let (store, name) = Checkpoints::from_path(checkpoint)?;
-            store.find(&name)?
-        }
-        None => stream::received(State::open(asked.state.as_deref())?.directory())?,
+    let (store, state) =
+        (checkpoint.map(Checkpoints::from_path).transpose()?, State::open(asked.state.as_deref())?);
+    let (saved, record) = match store {
+        Some((store, name)) => store.find(&name, state.directory())?,
+        None => stream::received(state.directory())?,
     };
     match record.of {
         ContainerEngine::Run { lowers, settings } => {
-            vellum_container::restore(asked, &record.container, &*saved, lowers, *settings)
+            vellum_container::restore(asked, &record.container, &saved, lowers, *settings)
         }
         ContainerEngine::Podman(described) => {
             let podman = Podman::find(&Criu::find()?)?;
-            podman::restore(asked, podman, &*saved, &record.container, &described)
+            podman::restore(asked, podman, &saved, &record.container, &described)
         }
         ContainerEngine::Containerd(described) => {
             let containerd = Containerd::find(&Criu::find()?)?;
-            containerd::restore(asked, containerd, &*saved, &record.container, &described)
+            containerd::restore(asked, containerd, &saved, &record.container, &described)
         }
     }
 }

@@ -4,18 +4,18 @@
 //! still, CRIU writes its memory, and beside that the layer's copy is made what the layer is.
 
 use super::cpu_priority::LowPriority;
-use super::delta::Upper;
 use super::freezer::Freezer;
+use super::layer_walk::Upper;
 use super::library::Library;
 use super::location::Checkpoints;
 use super::memory::{self, AHEAD, FirstPass};
+use super::object::{ObjectWriter, Sizes, WriteOptions};
 use super::options::CheckpointOptions;
 use super::pause::{PausableContainer, last_line};
 use super::record::Record;
 use super::stream;
 use super::subject::{RunContainer, Subject};
 use super::tmpfs;
-use super::writer::{CheckpointWriter, Sizes};
 use crate::containerd::Containerd;
 use crate::podman::{AT_A_SOCKET, Gate, GateWaiter, Podman, ScratchDir};
 use std::fs::File;
@@ -33,7 +33,7 @@ const PODMAN: &str = "podman:";
 const TURNS: usize = 5;
 /// And one that is containerd's.
 const CONTAINERD: &str = "containerd:";
-/// So many bytes of a layer, and the disk is waited for before the container stands still.
+/// So many bytes of a layer, and it is read once more before the container stands still.
 const MUCH: u64 = 32 << 20;
 /// What CRIU calls the log of a dump.
 const LOG: &str = "dump.log";
@@ -95,7 +95,10 @@ pub fn take(asked: &Take) -> Result<TakeOutcome, Failure> {
     let upper = Upper { path: &path, tells: subject.is_shown() };
     let writer = match &store {
         Some(store) => store.begin(name, upper, &beside, &asked.manner)?,
-        None => Box::new(stream::making(upper, &beside, &asked.manner)?),
+        None => {
+            let how = WriteOptions { compress: asked.manner.compress, ..WriteOptions::default() };
+            ObjectWriter::begin(stream::making()?, how, upper, &beside)?
+        }
     };
     let mut work = Work { asked, subject: &mut *subject, criu: &criu, lock: &lock };
     match work.go(writer) {
@@ -115,20 +118,14 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    fn go(&mut self, mut writer: Box<dyn CheckpointWriter>) -> Result<TakeOutcome, Failure> {
+    fn go(&mut self, mut writer: ObjectWriter) -> Result<TakeOutcome, Failure> {
         let state = self.subject.runtime_state();
         let running = (self.subject.runtime(), state.as_path(), self.subject.id());
         let guarded = PausableContainer::start(&self.asked.vellum, running, writer.unfinished(), self.lock);
         // The guard is not to wait for others if it is needed.
         let _polite = LowPriority::begin();
-        let filled = guarded.and_then(|mut guarded| Ok((self.fill(&mut *writer, &mut guarded)?, guarded)));
-        let (record, mut guarded) = match filled {
-            Ok(filled) => filled,
-            Err(why) => {
-                writer.discard();
-                return Err(why);
-            }
-        };
+        let filled = guarded.and_then(|mut guarded| Ok((self.fill(&mut writer, &mut guarded)?, guarded)));
+        let (record, mut guarded) = filled?;
         let path = writer.finish()?;
         if !self.asked.leave_running {
             guarded.end(self.subject.kill())?;
@@ -141,7 +138,7 @@ impl Work<'_> {
     /// Fills a checkpoint. Afterwards the container goes on, or stands still if it is to end.
     fn fill(
         &mut self,
-        writer: &mut dyn CheckpointWriter,
+        writer: &mut ObjectWriter,
         guarded: &mut PausableContainer,
     ) -> Result<Record, Failure> {
         let of = self.subject.describe()?;
@@ -153,7 +150,9 @@ impl Work<'_> {
         sync::flush_ahead(&merged)?;
         let ahead = writer.first_pass()?;
         if ahead.bytes >= MUCH {
-            writer.drain()?;
+            // What had just been changed then would be taken again while it stands still.
+            writer.wait_for_space();
+            writer.first_pass()?;
         }
         let work = self.subject.work()?;
         let pause_ahead = self.memory_ahead(writer, guarded, &work)?;
@@ -180,8 +179,7 @@ impl Work<'_> {
         let pause = begin.elapsed();
         tracing::info!(?ahead, ?still, ?pause_ahead, ?pause, "the container was paused");
         self.subject.release(writer)?;
-        let Sizes { images, upper, stored } = writer.sizes()?;
-        let (stored_bytes, parents) = stored.unzip();
+        let Sizes { images, upper, stored, parents } = writer.sizes()?;
         let record = Record {
             vellum: env!("CARGO_PKG_VERSION").to_owned(),
             criu: self.criu.version().to_owned(),
@@ -193,8 +191,8 @@ impl Work<'_> {
             upper_bytes: upper,
             upper_objects: still.objects,
             left_running: self.asked.leave_running,
-            stored_bytes,
-            parents: parents.unwrap_or_default(),
+            stored_bytes: Some(stored),
+            parents,
             of,
         };
         writer.sync(&record)?;
@@ -204,7 +202,7 @@ impl Work<'_> {
     /// Reads its memory while it goes on, where that pays: how long it has stood still for that.
     fn memory_ahead(
         &self,
-        writer: &mut dyn CheckpointWriter,
+        writer: &mut ObjectWriter,
         guarded: &PausableContainer,
         work: &Path,
     ) -> Result<Option<Duration>, Failure> {

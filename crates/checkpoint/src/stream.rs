@@ -9,12 +9,7 @@
 //! Numbers are little-endian, lengths and sums (CRC-32C, with the part's place in front) have 32 bits. Whoever reads it has all of it before anything is made of it, in a file without a name,
 //! and reads no byte behind its end: what follows on standard input is the container's.
 
-use super::delta::Upper;
-use super::object::{
-    ByteSink, Destination, FileSource, ObjectCheckpointWriter, ObjectInfo, ObjectReader, ObjectWriter,
-    ParentGranules, Refusal, WriteOptions,
-};
-use super::options::CheckpointOptions;
+use super::object::{ByteSink, FileSource, ObjectInfo, ObjectReader};
 use super::record::Record;
 use crc_fast::{CrcAlgorithm, Digest};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -22,7 +17,6 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use vellum_container::SavedContainer;
 use vellum_service::Failure;
 
 /// What it begins with.
@@ -41,16 +35,16 @@ fn sum(at: u64, bytes: &[u8]) -> u32 {
 }
 
 /// An object's bytes on their way.
-pub(super) struct ToStream<W> {
+struct ToStream<W> {
     to: W,
     at: u64,
 }
 
-impl<W: Write> ToStream<W> {
-    /// Begins a stream.
-    fn begin(mut to: W) -> io::Result<Self> {
-        to.write_all(MAGIC)?;
-        Ok(Self { to, at: 0 })
+impl<W: Write + Send> ToStream<W> {
+    fn begin(to: W) -> Result<Self, Failure> {
+        let mut begun = Self { to, at: 0 };
+        begun.to.write_all(MAGIC).map_err(|e| begun.explain(&e))?;
+        Ok(begun)
     }
 
     fn part(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -62,22 +56,32 @@ impl<W: Write> ToStream<W> {
     }
 
     /// Ends it: without this it is none.
-    fn end(mut self) -> io::Result<W> {
+    fn end(&mut self) -> io::Result<()> {
         let at = self.at;
         self.part(&[])?;
-        self.to.write_all(&at.to_le_bytes())?;
-        self.to.flush()?;
-        Ok(self.to)
+        self.to.write_all(&at.to_le_bytes())
     }
 }
 
-impl<W: Write + Send + 'static> ByteSink for ToStream<W> {
+impl<W: Write + Send> ByteSink for ToStream<W> {
     fn write(&mut self, bytes: &[u8], _: bool) -> io::Result<()> {
         bytes.chunks(PART).try_for_each(|part| self.part(part))
     }
 
-    fn sync(&mut self) -> io::Result<()> {
-        self.to.flush()
+    fn explain(&self, error: &io::Error) -> Failure {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return Failure::system(format!("{SHOWN}: whoever reads it has ended"));
+        }
+        Failure::system(SHOWN).because(error)
+    }
+
+    fn sync(&mut self, _: &Record) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn commit(mut self: Box<Self>) -> Result<PathBuf, Failure> {
+        self.end().map_err(|e| self.explain(&e))?;
+        Ok(SHOWN.into())
     }
 }
 
@@ -133,7 +137,7 @@ fn receive(from: &mut impl Read, to: &mut impl Write) -> Result<u64, StreamError
 }
 
 /// Standard input or output, past every buffer: what is not the stream's belongs to others.
-pub(super) struct Standard(File);
+struct Standard(File);
 
 impl Standard {
     /// Waits until it is possible, for somebody may have made it one that does not wait.
@@ -169,50 +173,20 @@ impl Write for Standard {
     }
 }
 
-/// A stream to standard output, as what a checkpoint is made of.
-pub(super) struct StreamSink;
-
-impl Destination for StreamSink {
-    type To = ToStream<Standard>;
-
-    fn end(self, whole: Self::To) -> Result<PathBuf, Failure> {
-        whole.end().map_err(|e| refused(&Refusal::new(e)))?;
-        Ok(SHOWN.into())
-    }
-
-    fn abandon(self) {}
-}
-
-/// Why the stream is not taken.
-fn refused(refusal: &Refusal) -> Failure {
-    if refusal.kind() == io::ErrorKind::BrokenPipe {
-        return Failure::system(format!("{SHOWN}: whoever reads it has ended"));
-    }
-    Failure::system(SHOWN).because(refusal)
-}
-
-/// Begins one of the upper layer in a directory; what is needed for a moment is made beside.
-pub(super) fn making(
-    upper: Upper<'_>,
-    scratch: &Path,
-    manner: &CheckpointOptions,
-) -> Result<ObjectCheckpointWriter<StreamSink>, Failure> {
-    let failed = |e: io::Error| refused(&Refusal::new(e));
+/// Begins one to standard output.
+pub(super) fn making() -> Result<Box<dyn ByteSink>, Failure> {
     let to = io::stdout();
     if rustix::termios::isatty(&to) {
         return Err(Failure::input(
             "option --stream: standard output is a terminal; pass it on, e.g. to vellum restore --stream",
         ));
     }
-    let to = Standard(to.as_fd().try_clone_to_owned().map_err(failed)?.into());
-    let out = ToStream::begin(to).map_err(failed)?;
-    let how = WriteOptions { compress: manner.compress, known: ParentGranules::default() };
-    let object_writer = ObjectWriter::begin(out, how, (upper, scratch), Path::new(SHOWN), Box::new(refused))?;
-    Ok(ObjectCheckpointWriter::new(object_writer, scratch, StreamSink))
+    let to = to.as_fd().try_clone_to_owned().map_err(|e| Failure::system(SHOWN).because(e))?;
+    Ok(Box::new(ToStream::begin(Standard(to.into()))?))
 }
 
 /// Takes one from standard input, to be restored. `scratch`: where it is meanwhile, in a file without a name.
-pub(crate) fn received(scratch: &Path) -> Result<(Box<dyn SavedContainer>, Record), Failure> {
+pub(super) fn received(scratch: &Path) -> Result<(ObjectReader, Record), Failure> {
     let failed = |e: io::Error| Failure::at(scratch, e);
     let input = |why: &str| Failure::input(format!("standard input: {why}"));
     let from = io::stdin();
@@ -231,7 +205,7 @@ pub(crate) fn received(scratch: &Path) -> Result<(Box<dyn SavedContainer>, Recor
     let object_info = ObjectInfo::at(Box::new(FileSource::new(file).map_err(failed)?), SHOWN)?;
     let (record, map) = (object_info.record()?, object_info.map()?);
     let parents = super::chain::needed(map.as_ref(), SHOWN, &|_| Ok(None))?;
-    Ok((Box::new(ObjectReader::new(object_info, parents, SHOWN)?), record))
+    Ok((ObjectReader::new(object_info, parents, SHOWN)?, record))
 }
 
 /// Reads what may be a stream, and the object in it. True: they are.
@@ -248,8 +222,8 @@ mod tests {
     fn stream(parts: &[Vec<u8>]) -> Vec<u8> {
         let mut out = ToStream::begin(Vec::new()).unwrap();
         parts.iter().for_each(|part| out.write(part, false).unwrap());
-        out.sync().unwrap();
-        out.end().unwrap()
+        out.end().unwrap();
+        out.to
     }
 
     fn received(bytes: &[u8]) -> Result<(Vec<u8>, usize), StreamError> {

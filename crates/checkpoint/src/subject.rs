@@ -2,9 +2,9 @@
 
 use super::freezer::Freezer;
 use super::library::Library;
+use super::object::ObjectWriter;
 use super::record::ContainerEngine;
 use super::upper_view::UpperView;
-use super::writer::CheckpointWriter;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use vellum_container::Lowers;
@@ -72,10 +72,10 @@ pub(crate) trait Subject {
     }
 
     /// It stands still: takes what belongs to it beside its layer and its memory.
-    fn final_pass(&mut self, writer: &mut dyn CheckpointWriter) -> Result<(), Failure>;
+    fn final_pass(&mut self, writer: &mut ObjectWriter) -> Result<(), Failure>;
 
     /// Whoever runs it may have it again. It goes on, or is about to be ended.
-    fn release(&mut self, _: &mut dyn CheckpointWriter) -> Result<(), Failure> {
+    fn release(&mut self, _: &mut ObjectWriter) -> Result<(), Failure> {
         Ok(())
     }
 
@@ -204,12 +204,12 @@ impl Subject for RunContainer {
     }
 
     /// What the container has in `/etc` that is not in its layers.
-    fn final_pass(&mut self, writer: &mut dyn CheckpointWriter) -> Result<(), Failure> {
+    fn final_pass(&mut self, writer: &mut ObjectWriter) -> Result<(), Failure> {
         RUN_FILES.into_iter().try_for_each(|name| writer.file(name, &self.running.path(name)))
     }
 
     /// The very library that its programs have, for another one would not do.
-    fn release(&mut self, writer: &mut dyn CheckpointWriter) -> Result<(), Failure> {
+    fn release(&mut self, writer: &mut ObjectWriter) -> Result<(), Failure> {
         self.library.as_ref().map_or(Ok(()), |library| writer.file(LIBRARY, &library.path()))
     }
 }

@@ -18,7 +18,6 @@ use std::path::{Path, PathBuf};
 use vellum_pool::Pool;
 use vellum_pool::PoolName;
 use vellum_pool::Store;
-use vellum_pool::UidRange;
 use vellum_service::Failure;
 
 /// Where CRIU writes its log, in the container's directory, and what it calls it.
@@ -58,14 +57,7 @@ pub trait SavedContainer: Debug {
     fn file(&self, name: &str) -> Result<Option<Vec<u8>>, Failure>;
 
     /// Why CRIU could not read from that directory.
-    fn trouble(&self) -> Option<String> {
-        None
-    }
-
-    /// Lets a group of the host read images as well: that of root in a container with ids of its own, as which CRIU opens them.
-    fn open_to(&self, _group: u32) -> Result<(), Failure> {
-        Ok(())
-    }
+    fn trouble(&self) -> Option<String>;
 
     /// A directory that CRIU reads from. `scratch`: a directory where something may be made for a moment. When `restored` is there and nobody reads
     /// any more, none will.
@@ -274,7 +266,7 @@ impl Resume<'_> {
     }
 
     /// What the runtime is told about images.
-    pub(super) fn images(&self, place: &StateDir, ids: Option<UidRange>) -> Result<Images, Failure> {
+    pub(super) fn images(&self, place: &StateDir) -> Result<Images, Failure> {
         let work = place.path(WORK);
         fs::create_dir(&work).map_err(|e| Failure::at(&work, e))?;
         let mut options = ALWAYS.to_vec();
@@ -282,9 +274,6 @@ impl Resume<'_> {
             options.extend(OWN_NETWORK);
         }
         let restored = place.runtime_state().join(place.id()).join(RUNC_STATE);
-        if let Some(ids) = ids {
-            self.saved.open_to(ids.start())?;
-        }
         let dir = self.saved.images(&place.path("."), &restored)?;
         Ok(Images { dir, work, options, path: self.criu.path() })
     }

@@ -422,8 +422,7 @@ impl Start<'_> {
         let groups = placement.group.is_some();
         // What reads from a terminal has to be in its foreground.
         let at_keyboard = self.terminal || rustix::termios::isatty(io::stdin());
-        let ids = self.pool.as_ref().map_or(Ok(None), Pool::ids)?;
-        let images = self.resume.map(|resume| resume.images(place, ids)).transpose()?;
+        let images = self.resume.map(|resume| resume.images(place)).transpose()?;
         let images = images.as_ref().map(super::restore::Images::borrowed);
         let mut command =
             self.runtime.run(&self.request.vellum, &bundle, images.as_ref(), groups, at_keyboard);

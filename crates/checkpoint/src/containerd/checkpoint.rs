@@ -4,10 +4,10 @@ use super::{Containerd, RUNTIME, RestoreSpec, Spec, named, runc_state, runtimes,
 use crate::external_library::ExternalLibrary;
 use crate::freezer::Freezer;
 use crate::library::Library;
+use crate::object::ObjectWriter;
 use crate::podman::{ScratchDir, is_vellum, layer};
 use crate::record::ContainerEngine;
 use crate::subject::Subject;
-use crate::writer::CheckpointWriter;
 use rustix::fs::{FlockOperation, flock, lgetxattr};
 use rustix::io::Errno;
 use serde::Deserialize;
@@ -290,7 +290,7 @@ impl Subject for ContainerdContainer {
     }
 
     /// All that is the container's is in its namespaces, or in its layer.
-    fn final_pass(&mut self, _: &mut dyn CheckpointWriter) -> Result<(), Failure> {
+    fn final_pass(&mut self, _: &mut ObjectWriter) -> Result<(), Failure> {
         Ok(())
     }
 

@@ -1,37 +1,29 @@
 //! A directory of checkpoints: each is whole, or is not there.
 //!
 //! One that is being made lies beside the others under a name of its own, locked by its maker, and gets its name when all of it is on disk.
-//! One that it replaces changes places with it in the same step, and is removed afterwards. Most are files as CRIU and the layer have them; some become
-//! one object (`repack`), or are made as one (`paced_writer`). `removal` says how one goes.
+//! One that it replaces changes places with it in the same step, and is removed afterwards. Each is one object in a `file`, and a record beside it.
+//! `removal` says how one goes.
 
 mod file;
-mod paced_writer;
 mod removal;
-mod repack;
 
-use self::file::ToFile;
-use self::paced_writer::InDirectory;
+use self::file::{DirectorySink, OBJECT};
 use self::removal::remove;
-use self::repack::{OBJECT, again, pack};
 use super::chain;
-use super::delta::{Amount, Delta, Upper};
 use super::object::{
-    FileSource, ObjectInfo, ObjectReader, Parent, ParentGranules, UnsealedObject, WriteOptions,
+    ByteSink, FileSource, ObjectInfo, ObjectReader, Parent, ParentGranules, WriteOptions, from_files,
 };
 use super::options::CheckpointOptions;
 use super::pace::Pace;
 use super::record::{CheckpointEntry, Record};
-use super::writer::{CheckpointWriter, Sizes};
-use super::{FILES, IMAGES, UPPER};
 use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
 use rustix::io::Errno;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, lchown};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
-use vellum_container::SavedContainer;
 use vellum_container::{own, plain_name, random_name};
 use vellum_pool::locked_dir::LockedDir;
 use vellum_service::Failure;
@@ -44,7 +36,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// A directory of checkpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Directory {
+pub struct Directory {
     dir: PathBuf,
 }
 
@@ -124,13 +116,13 @@ impl Directory {
         Record::read(&self.path(name)?)
     }
 
-    /// One, to be restored.
-    pub(super) fn find(&self, name: &str) -> Result<Box<dyn SavedContainer>, Failure> {
+    /// One, to be restored. `scratch`: a directory where something may be made for a moment.
+    pub(super) fn find(&self, name: &str, scratch: &Path) -> Result<ObjectReader, Failure> {
         let dir = self.path(name)?;
-        let Some(object_info) = self.look(name)? else { return Ok(Box::new(DirectoryReader { dir })) };
+        let Some(object_info) = self.look(name)? else { return from_files(&dir, scratch) };
         let display = dir.display().to_string();
         let parents = chain::needed(object_info.map()?.as_ref(), &display, &|name| self.look(name))?;
-        Ok(Box::new(ObjectReader::new(object_info, parents, &display)?))
+        ObjectReader::new(object_info, parents, &display)
     }
 
     /// Looks at the object of one. None: there is none of this name, or it is no object.
@@ -147,90 +139,28 @@ impl Directory {
         ObjectInfo::at(Box::new(file), &dir.display().to_string()).map(Some)
     }
 
-    /// Begins one of the upper layer in a directory; what is needed for a moment is made beside.
+    /// Begins one of this name: where it goes, and how it is made.
     pub(super) fn making(
         &self,
         name: &str,
-        (upper, scratch): (Upper<'_>, &Path),
         manner: &CheckpointOptions,
-    ) -> Result<Box<dyn CheckpointWriter>, Failure> {
-        let unfinished = self.begin(name)?;
-        let how = match self.how(name, manner) {
-            Ok(how) => how,
-            Err(why) => {
-                unfinished.discard();
-                return Err(why);
-            }
-        };
-        if manner.pace.is_some_and(|pace| pace != Pace::None) {
-            let made = InDirectory::begin((self, name), unfinished, (upper, scratch), how, manner)?;
-            return Ok(Box::new(made));
-        }
-        match filled(unfinished.dir(), upper) {
-            Ok(delta) => {
-                let (directory, images) = (self.clone(), unfinished.dir().join(IMAGES));
-                let (how, name) = (Some(how), name.to_owned());
-                let (packed, needs) = (None, Vec::new());
-                Ok(Box::new(DirectoryWriter {
-                    directory,
-                    name,
-                    images,
-                    unfinished,
-                    delta,
-                    how,
-                    packed,
-                    needs,
-                }))
-            }
-            Err(why) => {
-                unfinished.discard();
-                Err(why)
-            }
-        }
-    }
-
-    /// How one of this name is made.
-    fn how(&self, name: &str, manner: &CheckpointOptions) -> Result<WriteOptions, Failure> {
+    ) -> Result<(Box<dyn ByteSink>, WriteOptions), Failure> {
         chain::free(&self.list()?, &[name.to_owned()])?;
         let known = match &manner.parent {
             Some(parent) => {
-                // Not before it is known that it can be one.
-                if parent != name && self.is_plain(parent)? {
-                    self.become_object(parent, manner)?;
+                if parent != name && self.look(parent)?.is_none() && self.path(parent).is_ok() {
+                    return Err(Failure::input(format!(
+                        "option --parent {parent}: Vellum 0.2 took it, in a form that no other one can need; take one without --parent first"
+                    )));
                 }
                 chain::parent_granules(parent, name, &|name| self.look(name))?
             }
             None => ParentGranules::default(),
         };
-        Ok(WriteOptions { compress: manner.compress, known })
-    }
-
-    /// Whether one is there, and no object.
-    fn is_plain(&self, name: &str) -> Result<bool, Failure> {
-        Ok(self.look(name)?.is_none() && self.path(name).is_ok())
-    }
-
-    /// Makes an object of one that is kept plain, in its place: only what has checksums is needed by others.
-    fn become_object(&self, name: &str, manner: &CheckpointOptions) -> Result<(), Failure> {
-        let (plain, unfinished) = (self.path(name)?, self.begin(name)?);
-        let made = Record::read(&plain).and_then(|before| {
-            let mut unsealed = again(&plain, unfinished.dir(), [IMAGES, FILES, UPPER], manner)?;
-            let record = Record { stored_bytes: Some(unsealed.map().stored()), ..before.clone() };
-            unsealed.end(&record)?.map_err(|e| Failure::at(unfinished.dir(), e))?;
-            record.write(unfinished.dir())?;
-            let alone = self.alone()?;
-            if Record::read(&plain)? != before {
-                return Err(Failure::system(format!("{}: somebody has replaced it", plain.display())));
-            }
-            Ok(alone)
-        });
-        match made {
-            Ok(_alone) => unfinished.finish().map(drop),
-            Err(why) => {
-                unfinished.discard();
-                Err(why)
-            }
-        }
+        let how = WriteOptions { compress: manner.compress, known };
+        let (unfinished, pace) = (self.begin(name)?, manner.pace.unwrap_or(Pace::None));
+        let sink = DirectorySink::new((self, name), unfinished, how.parents(), pace)?;
+        Ok((Box::new(sink), how))
     }
 
     /// Gives one its name, all of which is on disk, if it is not needed by others meanwhile and those are there that it needs.
@@ -306,158 +236,6 @@ impl Directory {
 
 fn sync(dir: &Path) -> Result<(), Failure> {
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(|e| Failure::at(dir, e))
-}
-
-/// All images in a directory, and in directories in it, which come after what is in them.
-fn images(dir: &Path) -> io::Result<Vec<(PathBuf, fs::Metadata)>> {
-    let mut all = Vec::new();
-    for entry in fs::read_dir(dir)? {
-        let path = entry?.path();
-        let meta = path.symlink_metadata()?;
-        if meta.is_dir() {
-            all.extend(images(&path)?);
-        }
-        all.push((path, meta));
-    }
-    Ok(all)
-}
-
-/// Makes what is in a checkpoint's directory.
-fn filled(dir: &Path, upper: Upper<'_>) -> Result<Delta, Failure> {
-    for name in [IMAGES, UPPER, FILES] {
-        let path = dir.join(name);
-        let made = fs::DirBuilder::new().mode(0o700).create(&path);
-        made.map_err(|e| Failure::at(&path, e))?;
-    }
-    Delta::new(upper, &dir.join(UPPER))
-}
-
-/// A checkpoint that is being made in a directory.
-pub(super) struct DirectoryWriter {
-    directory: Directory,
-    name: String,
-    unfinished: PartialCheckpoint,
-    images: PathBuf,
-    delta: Delta,
-    how: Option<WriteOptions>,
-    packed: Option<UnsealedObject<ToFile>>,
-    /// Others that it needs.
-    needs: Vec<Parent>,
-}
-
-impl CheckpointWriter for DirectoryWriter {
-    fn images(&self) -> &Path {
-        &self.images
-    }
-
-    fn unfinished(&self) -> &Path {
-        self.unfinished.dir()
-    }
-
-    fn first_pass(&mut self) -> Result<Amount, Failure> {
-        self.delta.first_pass()
-    }
-
-    fn drain(&mut self) -> Result<(), Failure> {
-        self.delta.sync()?;
-        self.delta.first_pass().map(|_| ())
-    }
-
-    fn final_pass(&mut self) -> Result<Amount, Failure> {
-        self.delta.final_pass()
-    }
-
-    fn file(&mut self, name: &str, from: &Path) -> Result<(), Failure> {
-        let to = self.unfinished.dir().join(FILES).join(name);
-        match fs::copy(from, &to) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-            copied => copied.map(|_| ()).map_err(|e| Failure::at(&to, e)),
-        }
-    }
-
-    /// The kernel has written images back when it liked; now it is waited for.
-    fn sizes(&mut self) -> Result<Sizes, Failure> {
-        let upper = self.delta.bytes()?;
-        let images = images(&self.images).map_err(|e| Failure::at(&self.images, e))?;
-        let len = |(_, meta): &(PathBuf, fs::Metadata)| if meta.is_file() { meta.len() } else { 0 };
-        let size = images.iter().map(len).sum();
-        let parts = [IMAGES, FILES, UPPER];
-        let how = self.how.take().unwrap_or_default();
-        if let Some(unsealed) = pack(self.unfinished.dir(), parts, size, how)? {
-            let stored = Some((unsealed.map().stored(), unsealed.map().names()));
-            self.packed = Some(unsealed);
-            return Ok(Sizes { images: size, upper, stored });
-        }
-        for (path, _) in images {
-            File::open(&path).and_then(|file| file.sync_all()).map_err(|e| Failure::at(&path, e))?;
-        }
-        sync(&self.images)?;
-        Ok(Sizes { images: size, upper, stored: None })
-    }
-
-    fn sync(&mut self, record: &Record) -> Result<(), Failure> {
-        let dir = self.unfinished.dir();
-        if let Some(mut unsealed) = self.packed.take() {
-            unsealed.end(record)?.map_err(|e| Failure::at(&dir.join(OBJECT), e))?;
-            self.needs = unsealed.map().parents.clone();
-            return record.write(dir);
-        }
-        record.write(dir)?;
-        self.delta.sync()
-    }
-
-    fn finish(self: Box<Self>) -> Result<PathBuf, Failure> {
-        self.directory.name(&self.name, &self.needs, self.unfinished)
-    }
-
-    fn discard(self: Box<Self>) {
-        self.unfinished.discard();
-    }
-}
-
-/// A checkpoint in a directory.
-#[derive(Debug)]
-pub(super) struct DirectoryReader {
-    dir: PathBuf,
-}
-
-impl SavedContainer for DirectoryReader {
-    fn display(&self) -> String {
-        self.dir.display().to_string()
-    }
-
-    fn upper(&self, to: &Path) -> Result<(), Failure> {
-        Delta::new(&self.dir.join(UPPER), to)?.final_pass().map(|_| ())
-    }
-
-    fn file(&self, name: &str) -> Result<Option<Vec<u8>>, Failure> {
-        let path = self.dir.join(FILES).join(name);
-        match fs::read(&path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            read => read.map(Some).map_err(|e| Failure::at(&path, e)),
-        }
-    }
-
-    /// Nobody of the group gets there by a path: the checkpoint's directory is root's.
-    fn open_to(&self, group: u32) -> Result<(), Failure> {
-        let dir = self.dir.join(IMAGES);
-        let failed = |path: &Path, e: io::Error| Failure::at(path, e);
-        let open = |(path, meta): &(PathBuf, fs::Metadata)| {
-            let mode = (meta.mode() & 0o7777) | if meta.is_dir() { 0o050 } else { 0o040 };
-            if meta.gid() == group && meta.mode() & 0o7777 == mode {
-                return Ok(());
-            }
-            lchown(path, None, Some(group)).map_err(|e| failed(path, e))?;
-            fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(|e| failed(path, e))
-        };
-        let all = images(&dir).map_err(|e| failed(&dir, e))?;
-        let top = dir.symlink_metadata().map_err(|e| failed(&dir, e))?;
-        all.iter().chain([&(dir, top)]).try_for_each(open)
-    }
-
-    fn images(&self, _: &Path, _: &Path) -> Result<PathBuf, Failure> {
-        Ok(self.dir.join(IMAGES))
-    }
 }
 
 impl PartialCheckpoint {
@@ -540,27 +318,6 @@ mod tests {
         store.delete(&["one".to_owned()]).unwrap();
         assert_eq!(fs::read_dir(&store.dir).unwrap().count(), 0);
         assert_eq!(store.delete(&["one".to_owned()]).unwrap_err().exit_status(), 2);
-    }
-
-    #[test]
-    fn images_of_a_first_pass_are_open_to_a_group_as_others_are() {
-        let dir = tempfile::tempdir().unwrap();
-        let parent = dir.path().join(IMAGES).join("parent");
-        fs::create_dir_all(&parent).unwrap();
-        let all = [parent.clone(), parent.join("pages-1.img"), dir.path().join(IMAGES).join("pages-1.img")];
-        all[1..].iter().for_each(|path| fs::write(path, [7; 100]).unwrap());
-        let found = images(&dir.path().join(IMAGES)).unwrap();
-        assert_eq!(found.len(), 3);
-        assert!(found.iter().all(|(path, _)| all.contains(path)), "{found:?}");
-        for (path, meta) in &found {
-            fs::set_permissions(path, fs::Permissions::from_mode(if meta.is_dir() { 0o700 } else { 0o600 }))
-                .unwrap();
-        }
-        let kept = DirectoryReader { dir: dir.path().to_owned() };
-        kept.open_to(rustix::process::getegid().as_raw()).unwrap();
-        for (path, mode) in all.iter().zip([0o750, 0o640, 0o640]) {
-            assert_eq!(fs::metadata(path).unwrap().mode() & 0o777, mode, "{}", path.display());
-        }
     }
 
     #[test]

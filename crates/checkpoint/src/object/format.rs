@@ -135,8 +135,8 @@ pub(crate) fn tail(at: u64, index: &Index, map: &Map, record: &Record) -> Result
     let is_read =
         |index: &[u8]| index.len() as u64 <= INDEX_MAX && read::<Index>(index, MEMORY_MAX).is_some();
     if (index.len() > SMALL && !is_read(&index)) || map.len() as u64 > INDEX_MAX {
-        return Err(Failure::input("the upper layer has more objects than a packed checkpoint may have")
-            .remedy("take it with --compress none"));
+        return Err(Failure::input("the upper layer has more objects than a checkpoint may have")
+            .remedy("have the container remove some"));
     }
     let record = serde_json::to_vec_pretty(record).map_err(|e| Failure::system("a record").because(e))?;
     let mut foot = at.to_le_bytes().to_vec();
@@ -323,8 +323,8 @@ pub(crate) mod tests {
     use super::*;
     use crate::compression::Compress;
     use crate::object::pack::ParentGranules;
-    use crate::object::sink::tests::ToMemory;
-    use crate::object::sink::{WriteOptions, WritePipeline};
+    use crate::object::sink::WriteOptions;
+    use crate::object::sink::tests::InMemory;
     use proptest::prelude::*;
 
     proptest! {
@@ -427,13 +427,9 @@ pub(crate) mod tests {
 
     /// An object of these bytes, in one file, and its map.
     pub(crate) fn object(bytes: &[u8], known: ParentGranules, record: &Record) -> (Vec<u8>, Map) {
-        let writing = WritePipeline::begin(
-            ToMemory::new(usize::MAX),
-            WriteOptions { compress: Compress::Zstd(3), known },
-        )
-        .unwrap();
-        writing.sink().put(bytes).unwrap();
-        let (out, map) = writing.finish().unwrap();
+        let writing = InMemory::begin(WriteOptions { compress: Compress::Zstd(3), known });
+        writing.pipeline.sink().put(bytes).unwrap();
+        let (out, map) = writing.finish();
         let contents = Contents {
             size: bytes.len() as u64,
             pieces: vec![Piece { at: 0, from: 0, len: bytes.len() as u64 }],
@@ -441,7 +437,7 @@ pub(crate) mod tests {
         let index =
             Index { images: BTreeMap::from([("pages-1.img".to_owned(), contents)]), ..Index::default() };
         let tail = tail(map.stored(), &index, &map, record).unwrap();
-        ([out.bytes, tail].concat(), map)
+        ([out, tail].concat(), map)
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::object::format::{Index, ObjectInfo, tail};
-use crate::object::sink::tests::ToMemory;
-use crate::object::sink::{WriteOptions, WritePipeline};
+use crate::object::sink::WriteOptions;
+use crate::object::sink::tests::InMemory;
 use crate::record::tests::of_podman;
 use std::ffi::CString;
 
@@ -66,8 +66,8 @@ fn mkdir(files: &Files, directory: NodeId, name: &str) -> Result<NodeId> {
 #[test]
 fn what_a_first_pass_has_written_is_read_by_the_second_and_from_the_object() {
     let cx = Context::default();
-    let writing = WritePipeline::begin(ToMemory::new(usize::MAX), WriteOptions::default()).unwrap();
-    let files = Files::to(writing.sink().clone());
+    let writing = InMemory::begin(WriteOptions::default());
+    let files = Files::to(writing.pipeline.sink().clone());
     let parent = mkdir(&files, NodeId::ROOT, "parent").unwrap();
     for again in ["parent", "other"] {
         assert!(mkdir(&files, if again == "other" { parent } else { NodeId::ROOT }, again).is_err());
@@ -94,9 +94,9 @@ fn what_a_first_pass_has_written_is_read_by_the_second_and_from_the_object() {
     assert_eq!(names(&files, parent), [file("pagemap-1.img"), file("pages-1.img")]);
     // As it is restored.
     let images = files.contents();
-    let (out, map) = writing.finish().unwrap();
+    let (out, map) = writing.finish();
     let index = Index { images, ..Index::default() };
-    let bytes = [out.bytes, tail(map.stored(), &index, &map, &of_podman()).unwrap()].concat();
+    let bytes = [out, tail(map.stored(), &index, &map, &of_podman()).unwrap()].concat();
     let (index, bytes) = ObjectInfo::in_memory(bytes, "x").unwrap().open(Vec::new()).unwrap();
     let object = Object { bytes: Mutex::new(Some(Arc::new(bytes))), trouble: Mutex::default() };
     let files = Files::from(Arc::new(object), &index.images);
@@ -115,8 +115,8 @@ fn what_a_first_pass_has_written_is_read_by_the_second_and_from_the_object() {
 #[test]
 fn a_first_pass_that_failed_leaves_nothing() {
     let cx = Context::default();
-    let writing = WritePipeline::begin(ToMemory::new(usize::MAX), WriteOptions::default()).unwrap();
-    let files = Files::to(writing.sink().clone());
+    let writing = InMemory::begin(WriteOptions::default());
+    let files = Files::to(writing.pipeline.sink().clone());
     let parent = mkdir(&files, NodeId::ROOT, "parent").unwrap();
     write(&files, parent, "pages-1.img", &[&[7; 4096]]);
     assert!(named("parent", |name| files.rmdir(&cx, NodeId::ROOT, name)).is_err());

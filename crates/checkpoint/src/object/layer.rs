@@ -1,16 +1,15 @@
 //! An upper layer in a checkpoint's object, and out of it again.
 //!
-//! As `delta` does it from directory to directory: a first pass takes all while the container runs, a second one, while it stands still, what
-//! has changed since. What the first one took in vain stays in the object, which nothing is ever taken from.
+//! A first pass takes all while the container runs, a second one, while it stands still, what has changed since: so that moment takes as long as
+//! the layer has objects and changes, and not as long as it has bytes. What the first one took in vain stays in the object, which nothing is ever taken from.
 
 use super::format::{Contents, Piece};
 use super::parse_budget;
 use super::sink::Sink;
 use super::unpack::ObjectBytes;
-use crate::data::extents;
-use crate::delta::{
-    Amount, CopyError, ObjectState, PARTIAL, Upper, XATTR_MAX, directory, entry, listed, names, tells_from,
-    too_deep,
+use crate::layer_walk::{
+    Amount, CopyError, ObjectState, PARTIAL, Upper, XATTR_MAX, directory, entry, extents, listed, names,
+    tells_from, too_deep,
 };
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat,
@@ -28,6 +27,8 @@ use vellum_service::Failure;
 
 /// Bytes that are moved at once.
 const PART: usize = 1 << 20;
+/// Why a partial file is not restored.
+const INEXACT: &str = "holes of the file are not kept exactly by the filesystem of the copy; give a directory on ext4, XFS, Btrfs or tmpfs";
 
 /// An object of a layer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -369,7 +370,7 @@ fn file(dir: &OwnedFd, name: &OsStr, item: &Item, source: &ObjectBytes) -> Resul
             }
         }
         if extents(&file, item.contents.size)? != wanted {
-            return Err(CopyError::Io(std::io::Error::other(crate::data::INEXACT)));
+            return Err(CopyError::Io(std::io::Error::other(INEXACT)));
         }
     }
     Ok(())
@@ -394,4 +395,4 @@ fn attributes(dir: BorrowedFd<'_>, name: &OsStr, item: &Item) -> Result<(), Copy
 
 #[cfg(test)]
 #[path = "layer_test.rs"]
-mod tests;
+pub(super) mod tests;

@@ -1,17 +1,14 @@
-//! An object that is being made of a container: its images, its layer, its files, and what ends it.
+//! A checkpoint that is being made: an object of a container's images, its layer and its files, on its way to a [`ByteSink`].
 
-use super::format::{Contents, Index, Piece};
-use super::from_directory::UnsealedObject;
+use super::format::{self, Contents, Index, Piece};
 use super::image_files::{Files, serve};
 use super::layer::LayerWriter;
 use super::map::Map;
-use super::sink::{Sink, WriteOptions, WritePipeline};
-use super::storage::{ByteSink, Refusal};
-use crate::delta::{Amount, Upper};
+use super::sink::{WriteOptions, WritePipeline};
+use super::storage::ByteSink;
 use crate::detached_mount::DetachedMount;
+use crate::layer_walk::{Amount, Upper};
 use crate::record::Record;
-use crate::writer::Sizes;
-use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -19,61 +16,67 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use vellum_service::Failure;
 
-/// What says why bytes are not taken any more.
-pub(crate) type ExplainRefusal = Box<dyn Fn(&Refusal) -> Failure>;
-
-/// What it has come to.
-enum Progress<O> {
-    Writing(WritePipeline<O>),
-    /// All was put.
-    Packed(O, Map),
-    Whole(O),
+/// Bytes of a checkpoint.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sizes {
+    pub(crate) images: u64,
+    /// Of the upper layer, as far as they are its own.
+    pub(crate) upper: u64,
+    /// What both take where they are.
+    pub(crate) stored: u64,
+    /// The checkpoints that have the rest, the nearest first.
+    pub(crate) parents: Vec<String>,
 }
 
-/// An object that is being made.
-pub(crate) struct ObjectWriter<O> {
+/// How far it has come.
+enum Progress {
+    Writing(WritePipeline),
+    /// All was put.
+    Packed(Box<dyn ByteSink>, Map),
+}
+
+/// A checkpoint that is being made. When it is dropped without [`finish`](Self::finish), it was none.
+pub(crate) struct ObjectWriter {
     mount: DetachedMount,
     files: Arc<Files>,
     layer: LayerWriter,
     etc: BTreeMap<String, Contents>,
-    sink: Sink,
-    state: Option<Progress<O>>,
-    display: PathBuf,
-    explain: ExplainRefusal,
+    /// None: it has failed.
+    progress: Option<Progress>,
+    unfinished: PathBuf,
 }
 
-impl<O: ByteSink> ObjectWriter<O> {
-    /// Begins one of the upper layer in a directory. `scratch`: a directory where something may be made for a moment. `display`: what it is called.
+impl ObjectWriter {
+    /// Begins one of the upper layer in a directory. `scratch`: a directory where something may be made for a moment.
     pub(crate) fn begin(
-        out: O,
+        out: Box<dyn ByteSink>,
         how: WriteOptions,
-        (upper, scratch): (Upper<'_>, &Path),
-        display: &Path,
-        explain: ExplainRefusal,
+        upper: Upper<'_>,
+        scratch: &Path,
     ) -> Result<Self, Failure> {
-        let writing = WritePipeline::begin(out, how).map_err(|e| explain(&Refusal::new(e)))?;
+        // There never is such a path.
+        let unfinished = out.unfinished().unwrap_or_else(|| scratch.join("unfinished"));
+        let writing = WritePipeline::begin(out, how)?;
         let sink = writing.sink().clone();
         let files = Arc::new(Files::to(sink.clone()));
         Ok(Self {
             mount: serve(&files, scratch)?,
             files,
-            layer: LayerWriter::new(upper, sink.clone())?,
+            layer: LayerWriter::new(upper, sink)?,
             etc: BTreeMap::new(),
-            sink,
-            state: Some(Progress::Writing(writing)),
-            display: display.to_owned(),
-            explain,
+            progress: Some(Progress::Writing(writing)),
+            unfinished,
         })
-    }
-
-    /// What failed because nothing more is taken says so.
-    fn explained<T>(&self, done: Result<T, Failure>) -> Result<T, Failure> {
-        done.map_err(|why| self.sink.failed().map_or(why, |refusal| (self.explain)(&refusal)))
     }
 
     /// The directory that CRIU writes into.
     pub(crate) fn images(&self) -> &Path {
         self.mount.path()
+    }
+
+    /// A path that is to be removed, and nothing else, when this process is killed.
+    pub(crate) fn unfinished(&self) -> &Path {
+        &self.unfinished
     }
 
     /// Takes the upper layer while it is being changed.
@@ -82,15 +85,17 @@ impl<O: ByteSink> ObjectWriter<O> {
         self.explained(done)
     }
 
-    /// Waits until half of what may wait in memory does not.
-    pub(crate) fn wait_for_space(&self) {
-        self.sink.wait_for_space();
-    }
-
-    /// Takes what has changed of it since.
+    /// Takes what has changed of it since. Nothing changes it any more.
     pub(crate) fn final_pass(&mut self) -> Result<Amount, Failure> {
         let done = self.layer.final_pass();
         self.explained(done)
+    }
+
+    /// Waits until half of what may wait in memory does not: there is room for what comes while the container stands still.
+    pub(crate) fn wait_for_space(&self) {
+        if let Some(Progress::Writing(writing)) = &self.progress {
+            writing.sink().wait_for_space();
+        }
     }
 
     /// Takes a file of this name, if it is there.
@@ -99,60 +104,50 @@ impl<O: ByteSink> ObjectWriter<O> {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
             read => read.map_err(|e| Failure::at(from, e))?,
         };
-        let contents = put(&self.sink, &bytes).map_err(|e| Failure::at(&self.display, e));
-        let contents = self.explained(contents)?;
-        self.etc.insert(name.to_owned(), contents);
+        let Some(Progress::Writing(writing)) = &self.progress else { return Err(complete()) };
+        let put = writing.sink().put(&bytes).map_err(|e| Failure::at(from, e));
+        let (at, from, len) = (0, self.explained(put)?, bytes.len() as u64);
+        let pieces = if len == 0 { Vec::new() } else { vec![Piece { at, from, len }] };
+        self.etc.insert(name.to_owned(), Contents { size: len, pieces });
         Ok(())
     }
 
-    /// Waits until all was written: how much that is.
+    /// What failed because nothing more is taken says so.
+    fn explained<T>(&self, done: Result<T, Failure>) -> Result<T, Failure> {
+        let Some(Progress::Writing(writing)) = &self.progress else { return done };
+        done.map_err(|why| writing.sink().failed().unwrap_or(why))
+    }
+
+    /// All has been taken, the container may go on. Waits until it was written: how much that is.
     pub(crate) fn sizes(&mut self) -> Result<Sizes, Failure> {
-        if let Some(Progress::Writing(writing)) = self.state.take() {
-            let (out, map) = writing.finish().map_err(|refusal| (self.explain)(&refusal))?;
-            self.state = Some(Progress::Packed(out, map));
-        }
-        let stored = match &self.state {
-            Some(Progress::Packed(_, map)) => Some((map.stored(), map.names())),
-            _ => None,
-        };
+        let Some(Progress::Writing(writing)) = self.progress.take() else { return Err(complete()) };
+        let (out, map) = writing.finish()?;
         let images = self.files.contents().values().map(|file| file.size).sum();
         let upper = self.layer.items().values().filter_map(|item| item.contents().bytes()).sum();
-        Ok(Sizes { images, upper, stored })
+        let sizes = Sizes { images, upper, stored: map.stored(), parents: map.names() };
+        self.progress = Some(Progress::Packed(out, map));
+        Ok(sizes)
     }
 
-    /// Writes what ends it.
+    /// Writes what ends it, and waits until all of it is where it stays, the record too.
     pub(crate) fn sync(&mut self, record: &Record) -> Result<(), Failure> {
-        let Some(Progress::Packed(out, map)) = self.state.take() else {
-            return Err(Failure::at(&self.display, Errno::INVAL));
-        };
-        let index = Index {
-            images: self.files.contents(),
-            files: std::mem::take(&mut self.etc),
-            layer: self.layer.items().clone(),
-        };
-        let mut unsealed = UnsealedObject::new(out, index, map);
-        unsealed.end(record)?.map_err(|e| (self.explain)(&Refusal::new(e)))?;
-        self.state = Some(Progress::Whole(unsealed.into_out()));
-        Ok(())
+        let Some(Progress::Packed(out, map)) = &mut self.progress else { return Err(complete()) };
+        let (images, files) = (self.files.contents(), std::mem::take(&mut self.etc));
+        let index = Index { images, files, layer: self.layer.items().clone() };
+        let tail = format::tail(map.stored(), &index, map, record)?;
+        out.write(&tail, true).map_err(|e| out.explain(&e))?;
+        out.sync(record)
     }
 
-    /// Where it went. Err: not all of it is there.
-    pub(crate) fn take_sink(&mut self) -> Result<O, Failure> {
-        match self.state.take() {
-            Some(Progress::Whole(out)) => Ok(out),
-            _ => Err(Failure::at(&self.display, Errno::INVAL)),
+    /// Gives it its name, durably, in place of an older one. Where it is.
+    pub(crate) fn finish(self) -> Result<PathBuf, Failure> {
+        match self.progress {
+            Some(Progress::Packed(out, _)) => out.commit(),
+            _ => Err(complete()),
         }
-    }
-
-    /// Gives it up. Nothing writes any more afterwards.
-    pub(crate) fn discard(&mut self) {
-        self.state = None;
     }
 }
 
-/// Puts a file's bytes.
-fn put(sink: &Sink, bytes: &[u8]) -> rustix::io::Result<Contents> {
-    let (from, len) = (sink.put(bytes)?, bytes.len() as u64);
-    let pieces = if len == 0 { Vec::new() } else { vec![Piece { at: 0, from, len }] };
-    Ok(Contents { size: len, pieces })
+fn complete() -> Failure {
+    Failure::system("a checkpoint takes nothing more")
 }

@@ -19,15 +19,6 @@ pub(super) fn hash(granule: &[u8]) -> Hash {
     hash
 }
 
-/// Packs bytes as for an object, in vain: how many are left.
-pub(crate) fn tried(bytes: &[u8]) -> io::Result<usize> {
-    let mut frames = Vec::with_capacity(bytes.len());
-    let mut packer = Packer::new(Compress::Zstd(FAST), ParentGranules::default(), [0; 16])?;
-    packer.put(bytes, true, &mut frames)?;
-    packer.finish(true, &mut frames)?;
-    Ok(frames.len())
-}
-
 /// Granules of objects that are there already.
 #[derive(Debug, Default)]
 pub(crate) struct ParentGranules {

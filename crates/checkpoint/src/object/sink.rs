@@ -9,7 +9,7 @@
 
 use super::map::{GRANULE, Map, Parent};
 use super::pack::{Packer, ParentGranules};
-use super::storage::{ByteSink, Refusal, errno};
+use super::storage::{ByteSink, errno};
 use crate::compression::Compress;
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
@@ -18,12 +18,13 @@ use std::fs;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use vellum_service::Failure;
 
 /// Bytes of one buffer: whole granules.
 const PART: usize = 1 << 20;
-/// The most that waits in memory: this part of what is available,
+/// A quarter of the available memory is the most that waits.
 const OF_AVAILABLE: u64 = 4;
-/// but between these, in bytes.
+/// Bounds of that, in bytes.
 const WAITING: std::ops::RangeInclusive<u64> = 16 << 20..=8 << 30;
 /// Buffers that were written and are kept for what comes.
 const SPARE: usize = 64;
@@ -64,7 +65,8 @@ struct State {
     is_packed: bool,
     /// Nothing more is taken: all of it is to be written, or none.
     end: Option<End>,
-    failed: Option<Refusal>,
+    /// What whoever brings bytes gets, and why.
+    failed: Option<(Errno, Failure)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,13 +75,14 @@ enum End {
     GivenUp,
 }
 
-type Thread<T> = Option<JoinHandle<Result<T, Refusal>>>;
+/// None: it has failed.
+type Thread<T> = Option<JoinHandle<Option<T>>>;
 
 /// The object that is being written.
-pub(crate) struct WritePipeline<O> {
+pub(crate) struct WritePipeline {
     sink: Sink,
     packing: Thread<Map>,
-    writing: Thread<O>,
+    writing: Thread<Box<dyn ByteSink>>,
 }
 
 /// How an object is made.
@@ -95,11 +98,6 @@ impl WriteOptions {
     pub(crate) fn parents(&self) -> &[Parent] {
         self.known.parents()
     }
-
-    /// Whether other objects are needed.
-    pub(crate) fn has_parents(&self) -> bool {
-        !self.parents().is_empty()
-    }
 }
 
 /// Bytes of memory that programs could have.
@@ -109,15 +107,16 @@ fn available() -> Option<u64> {
     line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-impl<O: ByteSink> WritePipeline<O> {
+impl WritePipeline {
     /// Begins an object.
-    pub(crate) fn begin(out: O, how: WriteOptions) -> io::Result<Self> {
+    pub(crate) fn begin(out: Box<dyn ByteSink>, how: WriteOptions) -> Result<Self, Failure> {
         let most = (available().unwrap_or(0) / OF_AVAILABLE).clamp(*WAITING.start(), *WAITING.end());
         Self::with_room(out, most as usize / PART, how)
+            .map_err(|e| Failure::system("no thread to write a checkpoint").because(e))
     }
 
     pub(super) fn with_room(
-        out: O,
+        mut out: Box<dyn ByteSink>,
         most: usize,
         WriteOptions { compress, known }: WriteOptions,
     ) -> io::Result<Self> {
@@ -128,8 +127,18 @@ impl<O: ByteSink> WritePipeline<O> {
         let (packs, writes) = (Arc::clone(&shared), Arc::clone(&shared));
         let mut all = Self { sink: Sink { shared }, packing: None, writing: None };
         let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
-        all.packing = Some(thread("images").spawn(move || packs.failing(|| packs.pack(packer)))?);
-        all.writing = Some(thread("device").spawn(move || writes.failing(|| writes.write(out)))?);
+        let pack = move || {
+            packs.pack(packer).map_err(|e| packs.fail(&e, Failure::system("packing").because(&e))).ok()
+        };
+        let write = move || match writes.write(&mut *out) {
+            Ok(()) => Some(out),
+            Err(e) => {
+                writes.fail(&e, out.explain(&e));
+                None
+            }
+        };
+        all.packing = Some(thread("images").spawn(pack)?);
+        all.writing = Some(thread("device").spawn(write)?);
         Ok(all)
     }
 
@@ -138,31 +147,25 @@ impl<O: ByteSink> WritePipeline<O> {
     }
 
     /// Waits until all that was put has been taken; nothing more can be. What it has become.
-    pub(crate) fn finish(mut self) -> Result<(O, Map), Refusal> {
-        let joined = self.join(End::Finished);
-        let ended = || Arc::new(io::Error::other("a thread that writes has ended"));
-        let (map, out) = (joined.0.ok_or_else(ended)?, joined.1.ok_or_else(ended)?);
+    pub(crate) fn finish(mut self) -> Result<(Box<dyn ByteSink>, Map), Failure> {
+        self.end(End::Finished);
+        let map = self.packing.take().and_then(|thread| thread.join().ok()).flatten();
+        let out = self.writing.take().and_then(|thread| thread.join().ok()).flatten();
+        let ended = || Failure::system("a thread that writes a checkpoint has ended");
         // Who has failed first says why.
-        match (map, out) {
-            (Ok(map), Ok(out)) => Ok((out, map)),
-            (Err(why), _) | (_, Err(why)) => Err(self.sink.failed().unwrap_or(why)),
-        }
+        out.zip(map).ok_or_else(|| self.sink.failed().unwrap_or_else(ended))
     }
 
-    #[allow(clippy::type_complexity, reason = "two results, each of which may be missing")]
-    fn join(&mut self, end: End) -> (Option<Result<Map, Refusal>>, Option<Result<O, Refusal>>) {
-        self.sink.shared.state.lock().end = Some(end);
+    fn end(&self, end: End) {
+        self.sink.shared.state.lock().end.get_or_insert(end);
         self.sink.shared.changed.notify_all();
-        let packed = self.packing.take().and_then(|thread| thread.join().ok());
-        (packed, self.writing.take().and_then(|thread| thread.join().ok()))
     }
 }
 
-impl<O> Drop for WritePipeline<O> {
+impl Drop for WritePipeline {
     /// What was written is no object without its name.
     fn drop(&mut self) {
-        self.sink.shared.state.lock().end.get_or_insert(End::GivenUp);
-        self.sink.shared.changed.notify_all();
+        self.end(End::GivenUp);
         drop(self.packing.take().map(JoinHandle::join));
         drop(self.writing.take().map(JoinHandle::join));
     }
@@ -183,14 +186,14 @@ impl Sink {
         while state.waiting.len() > self.shared.most && state.failed.is_none() && state.end.is_none() {
             self.shared.changed.wait(&mut state);
         }
-        state.failed.as_ref().map_or(Ok(from), |error| Err(errno(error)))
+        state.failed.as_ref().map_or(Ok(from), |(errno, _)| Err(*errno))
     }
 
     fn add(&self, state: &mut State, mut data: &[u8]) -> Result<(), Errno> {
         state.at += data.len() as u64;
         while !data.is_empty() {
-            if let Some(error) = &state.failed {
-                return Err(errno(error));
+            if let Some((errno, _)) = &state.failed {
+                return Err(*errno);
             }
             if state.end.is_some() {
                 return Err(Errno::IO);
@@ -225,24 +228,20 @@ impl Sink {
     }
 
     /// Why it takes nothing more.
-    pub(crate) fn failed(&self) -> Option<Refusal> {
-        self.shared.state.lock().failed.clone()
+    pub(crate) fn failed(&self) -> Option<Failure> {
+        self.shared.state.lock().failed.as_ref().map(|(_, why)| why.clone())
     }
 }
 
 impl Shared {
-    /// A thread's work; when it fails, nobody waits for it.
-    fn failing<T>(&self, work: impl FnOnce() -> io::Result<T>) -> Result<T, Refusal> {
-        work().map_err(|error| {
-            let error = Refusal::new(error);
-            let mut state = self.state.lock();
-            state.failed.get_or_insert_with(|| Arc::clone(&error));
-            state.waiting.clear();
-            state.ready.clear();
-            drop(state);
-            self.changed.notify_all();
-            error
-        })
+    /// A thread has failed: nobody waits for it.
+    fn fail(&self, error: &io::Error, why: Failure) {
+        let mut state = self.state.lock();
+        state.failed.get_or_insert_with(|| (errno(error), why));
+        state.waiting.clear();
+        state.ready.clear();
+        drop(state);
+        self.changed.notify_all();
     }
 
     /// Packs what comes until there is an end.
@@ -294,7 +293,7 @@ impl Shared {
     }
 
     /// Writes what was packed until there is an end.
-    fn write<O: ByteSink>(&self, mut out: O) -> io::Result<O> {
+    fn write(&self, out: &mut dyn ByteSink) -> io::Result<()> {
         loop {
             let mut state = self.state.lock();
             let (frames, hurry) = loop {
@@ -304,7 +303,7 @@ impl Shared {
                 match state.ready.pop_front() {
                     // Whoever waits for room may be a container that stands still.
                     Some(frames) => break (frames, state.waiting.len() >= self.most),
-                    None if state.is_packed => return Ok(out),
+                    None if state.is_packed => return Ok(()),
                     None => self.changed.wait(&mut state),
                 }
             };

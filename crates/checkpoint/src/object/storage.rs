@@ -1,27 +1,37 @@
 //! Where the bytes of an object are, or go to: a store, a file, a stream.
 
+use crate::record::Record;
 use rustix::io::Errno;
 use std::fmt::Debug;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
-
-/// Why bytes are not taken any more.
-pub(crate) type Refusal = Arc<io::Error>;
+use std::path::PathBuf;
+use vellum_service::Failure;
 
 /// The nearest errno.
 pub(super) fn errno(error: &io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
-/// Where bytes go, one after the other.
-pub(crate) trait ByteSink: Send + 'static {
+/// Where an object goes: its bytes, one after the other. Dropped before [`commit`](Self::commit), nothing of it is left.
+pub(crate) trait ByteSink: Send {
     /// Takes what follows. `hurry`: a container may stand still until it is taken.
     fn write(&mut self, bytes: &[u8], hurry: bool) -> io::Result<()>;
 
-    /// Waits until what was taken is there.
-    fn sync(&mut self) -> io::Result<()>;
+    /// Why bytes are not taken.
+    fn explain(&self, error: &io::Error) -> Failure;
+
+    /// All was written, with this record: waits until it is there.
+    fn sync(&mut self, record: &Record) -> Result<(), Failure>;
+
+    /// Gives it its name, durably, in place of an older one. Where it is.
+    fn commit(self: Box<Self>) -> Result<PathBuf, Failure>;
+
+    /// A path that is to be removed, and nothing else, when this process is killed.
+    fn unfinished(&self) -> Option<PathBuf> {
+        None
+    }
 }
 
 /// Bytes that are there, to be read at any place.

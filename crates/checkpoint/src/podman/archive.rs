@@ -1,7 +1,7 @@
 //! The archive by which podman hands over a container: of what podman itself exports, that which says what the container is; what is in its
 //! `/dev/shm`; and where its memory would be, an empty file, for podman looks whether it is there.
 
-use crate::delta::{directory, names};
+use crate::layer_walk::{directory, names};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, openat, readlinkat, statat};
 use std::collections::HashMap;
 use std::ffi::OsStr;

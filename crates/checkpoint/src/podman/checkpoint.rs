@@ -11,9 +11,9 @@ use super::{APART, ARCHIVE, Mount, Podman, PodmanCommand, RestoreSpec, archive, 
 use crate::external_library::ExternalLibrary;
 use crate::freezer::Freezer;
 use crate::library::Library;
+use crate::object::ObjectWriter;
 use crate::record::ContainerEngine;
 use crate::subject::Subject;
-use crate::writer::CheckpointWriter;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, fstat, open, openat, statat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -440,12 +440,12 @@ impl Subject for PodmanContainer {
         Ok(())
     }
 
-    fn final_pass(&mut self, _: &mut dyn CheckpointWriter) -> Result<(), Failure> {
+    fn final_pass(&mut self, _: &mut ObjectWriter) -> Result<(), Failure> {
         let Some(dir) = self.shared_memory() else { return Ok(()) };
         archive::shared(&dir, &self.scratch.path().join(SHARED)).map_err(|e| Failure::at(&dir, e))
     }
 
-    fn release(&mut self, writer: &mut dyn CheckpointWriter) -> Result<(), Failure> {
+    fn release(&mut self, writer: &mut ObjectWriter) -> Result<(), Failure> {
         let Some(mut held) = self.held.take() else { return Ok(()) };
         let scratch = self.scratch.path();
         let failed = |e: std::io::Error| Failure::at(scratch, e);

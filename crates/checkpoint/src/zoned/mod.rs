@@ -4,18 +4,14 @@
 //! is nothing unfinished to be found and swept. Removing one empties its zones, without copying. Where a mount has its upper layer in the store,
 //! its service does for this command what must be done by whoever has the store open (`store_access`).
 
-mod pacer;
 mod store_access;
 
-use self::pacer::{StorePacer, pacing};
 use self::store_access::{Image, StoreAccess, StoreUnavailable};
 use super::chain;
-use super::delta::Upper;
-use super::object::{
-    ByteSink, ByteSource, Destination, ObjectCheckpointWriter, ObjectInfo, ObjectReader, ObjectWriter,
-    ParentGranules, Refusal, WriteOptions,
-};
+use super::object::{ByteSink, ByteSource, ObjectInfo, ObjectReader, ParentGranules, WriteOptions};
 use super::options::CheckpointOptions;
+use super::pace::Pace;
+use super::pacer::WritePacer;
 use super::record::{CheckpointEntry, Record};
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -28,6 +24,7 @@ use vellum_container::plain_name;
 use vellum_service::Failure;
 use vellum_service::store_door::PREFIX;
 use vellum_zoned::device::Access;
+use vellum_zoned::paced_file::Disk;
 use vellum_zoned::store::Error;
 
 /// Bytes that are written at once.
@@ -36,7 +33,7 @@ const PART: usize = 1 << 20;
 const SCHEME: &[u8] = b"zoned:";
 /// A store for checkpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Zoned {
+pub struct Zoned {
     device: PathBuf,
     option: String,
 }
@@ -160,25 +157,23 @@ impl Zoned {
     }
 
     fn failed(&self, error: io::Error) -> Failure {
-        self.refused(&Refusal::new(error))
+        self.explain(&error)
     }
 
-    /// Why bytes are not taken.
-    fn refused(&self, refusal: &Refusal) -> Failure {
-        if refusal.raw_os_error() == Some(Errno::NOSPC.raw_os_error()) {
+    fn explain(&self, error: &io::Error) -> Failure {
+        if error.raw_os_error() == Some(Errno::NOSPC.raw_os_error()) {
             return Failure::system(format!("{}: the device is full", self.display()))
                 .remedy(format!("vellum checkpoints delete {} NAME makes room", self.display()));
         }
-        Failure::system(self.display()).because(refusal)
+        Failure::system(self.display()).because(error)
     }
 
-    /// Begins one of the upper layer in a directory; what is needed for a moment is made beside.
+    /// Begins one of this name: where it goes, and how it is made.
     pub(super) fn making(
         &self,
         name: &str,
-        (upper, scratch): (Upper<'_>, &Path),
         manner: &CheckpointOptions,
-    ) -> Result<ObjectCheckpointWriter<StoreDestination>, Failure> {
+    ) -> Result<(Box<dyn ByteSink>, WriteOptions), Failure> {
         let name = plain_name("--name", name)?;
         let store = self.open(Access::Write)?;
         chain::free(&self.list_of(&store)?, &[name.to_owned()])?;
@@ -186,16 +181,25 @@ impl Zoned {
             Some(parent) => chain::parent_granules(parent, name, &|name| self.look_for(&store, name))?,
             None => ParentGranules::default(),
         };
-        let pacing = pacing(manner.pace.unwrap_or_default(), &self.device, &store);
-        let image = store.image().map_err(|e| self.failed(e))?;
-        let how = WriteOptions { compress: manner.compress, known };
-        let path = PathBuf::from(format!("{}/{name}", self.display()));
-        let zoned = self.clone();
-        let explain = Box::new(move |refusal: &Refusal| zoned.refused(refusal));
-        let object_writer =
-            ObjectWriter::begin(ToStore { image, pacing }, how, (upper, scratch), &path, explain)?;
-        let there = StoreDestination { zoned: self.clone(), store, object: object(name), path };
-        Ok(ObjectCheckpointWriter::new(object_writer, scratch, there))
+        let sink = StoreSink {
+            image: Some(store.image().map_err(|e| self.failed(e))?),
+            pacing: self.pacing(manner.pace.unwrap_or_default()),
+            zoned: self.clone(),
+            store,
+            name: name.to_owned(),
+        };
+        Ok((Box::new(sink), WriteOptions { compress: manner.compress, known }))
+    }
+
+    fn pacing(&self, pace: Pace) -> WritePacer {
+        WritePacer::on(pace, &self.device, |budget| {
+            let above = self.device.parent().filter(|above| !above.as_os_str().is_empty());
+            if self.device.is_file() {
+                Disk::of_directory(above.unwrap_or(Path::new(".")), budget)
+            } else {
+                Disk::of_device(&self.device, budget)
+            }
+        })
     }
 }
 
@@ -236,51 +240,47 @@ impl ByteSource for StoreObject {
     }
 }
 
-/// Bytes on their way to a store, at a pace.
-pub(super) struct ToStore {
-    image: Image,
-    pacing: StorePacer,
+/// A checkpoint on its way to a store, at a pace.
+struct StoreSink {
+    zoned: Zoned,
+    store: StoreAccess,
+    name: String,
+    /// None: it has its name.
+    image: Option<Image>,
+    pacing: WritePacer,
 }
 
-impl ByteSink for ToStore {
+impl ByteSink for StoreSink {
     fn write(&mut self, bytes: &[u8], hurry: bool) -> io::Result<()> {
         for part in bytes.chunks(PART) {
-            if hurry {
-                self.pacing.hurry(part.len() as u64);
-            } else {
-                self.pacing.wait_for_turn();
-            }
-            self.image.write(part)?;
-            self.pacing.written(part.len() as u64)?;
+            self.pacing.before(part.len() as u64, hurry);
+            self.image.as_mut().ok_or(Errno::BADF)?.write(part)?;
+            self.pacing.written(part.len() as u64, || self.store.flush())?;
         }
         Ok(())
     }
 
-    fn sync(&mut self) -> io::Result<()> {
-        self.pacing.sync()
+    fn explain(&self, error: &io::Error) -> Failure {
+        self.zoned.explain(error)
     }
-}
 
-/// A place in a store for a checkpoint that is being made.
-pub(super) struct StoreDestination {
-    zoned: Zoned,
-    // After what writes to it.
-    store: StoreAccess,
-    object: Vec<u8>,
-    path: PathBuf,
-}
+    fn sync(&mut self, _: &Record) -> Result<(), Failure> {
+        self.pacing.sync(|| self.store.flush()).map_err(|e| self.zoned.failed(e))
+    }
 
-impl Destination for StoreDestination {
-    type To = ToStore;
-
-    fn end(self, whole: ToStore) -> Result<PathBuf, Failure> {
-        whole.image.commit(&self.object).map_err(|e| self.zoned.failed(e))?;
+    fn commit(mut self: Box<Self>) -> Result<PathBuf, Failure> {
+        let image = self.image.take().ok_or_else(|| self.zoned.failed(Errno::BADF.into()))?;
+        image.commit(&object(&self.name)).map_err(|e| self.zoned.failed(e))?;
         // That the zones of one that was replaced are empty is to be found by whoever looks next.
         self.store.sync().map_err(|e| self.zoned.failed(e))?;
-        Ok(self.path)
+        Ok(PathBuf::from(format!("{}/{}", self.zoned.display(), self.name)))
     }
+}
 
-    fn abandon(self) {
+impl Drop for StoreSink {
+    fn drop(&mut self) {
+        let Some(image) = self.image.take() else { return };
+        image.give_up();
         // So that its zones are empty at once; otherwise whoever opens the store next empties them.
         if let Err(e) = self.store.sync() {
             tracing::debug!("{}: {e}", self.zoned.display());
@@ -306,10 +306,13 @@ mod tests {
         (store.clone(), StoreAccess::Own(store, device))
     }
 
-    fn writing(store: &StoreAccess) -> WritePipeline<ToStore> {
-        let image = store.image().unwrap();
+    fn writing(store: &StoreAccess) -> WritePipeline {
+        let zoned = Zoned { device: "/x".into(), option: String::new() };
+        let image = Some(store.image().unwrap());
+        let pacing = zoned.pacing(Pace::None);
+        let sink = StoreSink { zoned, store: store.clone(), name: "x".to_owned(), image, pacing };
         let how = WriteOptions { compress: Compress::None, ..WriteOptions::default() };
-        WritePipeline::begin(ToStore { image, pacing: StorePacer::None }, how).unwrap()
+        WritePipeline::begin(Box::new(sink), how).unwrap()
     }
 
     #[test]
@@ -318,17 +321,17 @@ mod tests {
         let before = store.stats();
         let writing = writing(&opened);
         writing.sink().put(&[1; 7 << 20]).unwrap();
-        writing.finish().unwrap().0.image.commit(b"x").unwrap();
-        store.sync().unwrap();
-        let zones = store.places(b"x").unwrap();
+        writing.finish().unwrap().0.commit().unwrap();
+        let name = object("x");
+        let zones = store.places(&name).unwrap();
         assert!(zones.len() >= 7 && store.stats().free_zones <= before.free_zones - 7, "{zones:?}");
-        let stored = StoreObject { store: opened, name: b"x".to_vec(), size: 7 << 20 };
+        let stored = StoreObject { store: opened, name: name.clone(), size: 7 << 20 };
         let mut part = [0; 5000];
         stored.read_exact((7 << 20) - 5000, &mut part).unwrap();
         assert_eq!(part, [1; 5000]);
         assert!(stored.read_exact((7 << 20) - 4999, &mut part).is_err());
         let written = store.stats().written_blocks;
-        store.remove(b"x").unwrap();
+        store.remove(&name).unwrap();
         store.sync().unwrap();
         let after = store.stats();
         assert_eq!(
@@ -344,8 +347,8 @@ mod tests {
         let writing = writing(&opened);
         // Refused at once, or when it is its turn.
         let _ = (0..100).find_map(|_| writing.sink().put(&[7; 1 << 20]).err());
-        let refusal = writing.finish().err().unwrap();
-        assert_eq!(refusal.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
+        let refusal = writing.finish().err().unwrap().to_string();
+        assert!(refusal.contains("the device is full"), "{refusal}");
         let writing = self::writing(&opened);
         writing.sink().put(&[7; 1 << 20]).unwrap();
         drop(writing);

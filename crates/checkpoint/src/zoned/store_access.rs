@@ -2,7 +2,6 @@
 
 use super::io_error;
 use crate::zoned_device;
-use rustix::io::Errno;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -123,49 +122,42 @@ impl StoreAccess {
 
     /// Begins an image.
     pub(super) fn image(&self) -> io::Result<Image> {
-        Ok(Image(Some(match self {
-            Self::Own(store, _) => {
-                StoreWrite::Own(Box::new(store.writer(Class::Checkpoint).map_err(io_error)?))
-            }
+        Ok(match self {
+            Self::Own(store, _) => Image::Own(Box::new(store.writer(Class::Checkpoint).map_err(io_error)?)),
             Self::Door(door) => {
                 door.begin()?;
-                StoreWrite::Door(door.clone())
+                Image::Door(door.clone())
             }
-        })))
+        })
     }
 }
 
-enum StoreWrite {
+/// An image that is being written.
+pub(super) enum Image {
     Own(Box<Writer>),
     Door(Door),
 }
 
-/// An image that is being written. Dropped without a name, it is gone.
-pub(super) struct Image(Option<StoreWrite>);
-
 impl Image {
     /// Appends.
     pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        match &mut self.0 {
-            Some(StoreWrite::Own(writer)) => writer.write(bytes).map_err(io_error),
-            Some(StoreWrite::Door(door)) => door.write(bytes),
-            None => Err(Errno::BADF.into()),
+        match self {
+            Self::Own(writer) => writer.write(bytes).map_err(io_error),
+            Self::Door(door) => door.write(bytes),
         }
     }
 
     /// Gives it its name. One that has this name is gone.
-    pub(super) fn commit(mut self, name: &[u8]) -> io::Result<()> {
-        match self.0.take() {
-            Some(StoreWrite::Own(writer)) => writer.commit(name).map_err(io_error),
-            Some(StoreWrite::Door(door)) => door.commit(name),
-            None => Err(Errno::BADF.into()),
+    pub(super) fn commit(self, name: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Own(writer) => writer.commit(name).map_err(io_error),
+            Self::Door(door) => door.commit(name),
         }
     }
-}
 
-impl Drop for Image {
-    fn drop(&mut self) {
-        if let Some(StoreWrite::Door(door)) = self.0.take() {
+    /// It is gone.
+    pub(super) fn give_up(self) {
+        if let Self::Door(door) = self {
             // Where this is not heard, the end of the connection is.
             let _ = door.give_up();
         }

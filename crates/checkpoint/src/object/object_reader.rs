@@ -1,6 +1,6 @@
 //! A checkpoint that is an object, to be restored.
 
-use super::format::{Index, ObjectInfo};
+use super::format::{Contents, Index, ObjectInfo};
 use super::image_files::{Files, Object, serve};
 use super::layer;
 use super::unpack::ObjectBytes;
@@ -33,13 +33,37 @@ impl ObjectReader {
         display: &str,
     ) -> Result<Self, Failure> {
         let (index, bytes) = object_info.open(parents)?;
+        Ok(Self::of(index, bytes, display))
+    }
+
+    /// What an index says of these bytes.
+    pub(super) fn of(index: Index, bytes: ObjectBytes, display: &str) -> Self {
         let object = Arc::new(Object { bytes: Mutex::new(Some(Arc::new(bytes))), trouble: Mutex::default() });
-        Ok(Self { object, index, display: display.to_owned(), mount: Arc::default() })
+        Self { object, index, display: display.to_owned(), mount: Arc::default() }
     }
 
     fn bytes(&self) -> Result<Arc<ObjectBytes>, Failure> {
         let bytes = self.object.bytes.lock().clone();
         bytes.ok_or_else(|| Failure::system(format!("{}: it has been given back", self.display)))
+    }
+
+    fn read(&self, contents: &Contents) -> Result<Vec<u8>, Failure> {
+        let bytes = self.bytes()?;
+        let mut text = Vec::new();
+        for piece in &contents.pieces {
+            let from = text.len();
+            text.resize(from + usize::try_from(piece.len).unwrap_or(0), 0);
+            let part = text.get_mut(from..).unwrap_or_default();
+            bytes
+                .read_exact(piece.from, part)
+                .map_err(|e| Failure::system(self.display.clone()).because(e))?;
+        }
+        Ok(text)
+    }
+
+    #[cfg(test)]
+    pub(super) fn image(&self, name: &str) -> Option<Vec<u8>> {
+        self.index.images.get(name).and_then(|contents| self.read(contents).ok())
     }
 }
 
@@ -54,18 +78,7 @@ impl SavedContainer for ObjectReader {
     }
 
     fn file(&self, name: &str) -> Result<Option<Vec<u8>>, Failure> {
-        let Some(contents) = self.index.files.get(name) else { return Ok(None) };
-        let bytes = self.bytes()?;
-        let mut text = Vec::new();
-        for piece in &contents.pieces {
-            let from = text.len();
-            text.resize(from + usize::try_from(piece.len).unwrap_or(0), 0);
-            let part = text.get_mut(from..).unwrap_or_default();
-            bytes
-                .read_exact(piece.from, part)
-                .map_err(|e| Failure::system(self.display.clone()).because(e))?;
-        }
-        Ok(Some(text))
+        self.index.files.get(name).map(|contents| self.read(contents)).transpose()
     }
 
     fn trouble(&self) -> Option<String> {

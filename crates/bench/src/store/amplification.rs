@@ -4,9 +4,10 @@
 use super::counting_device::CountingDevice;
 use super::fixture::{BLOCK, of_store};
 use crate::failure::{Result, While};
+use fastrand::Rng;
 use serde::Serialize;
 use std::sync::Arc;
-use vellum_zoned::device::emulator::{LARGE_ZONE, Random};
+use vellum_zoned::device::emulator::LARGE_ZONE;
 use vellum_zoned::device::{Emulated, ZonedDevice};
 use vellum_zoned::store::{Class, Placement, Store};
 
@@ -65,12 +66,12 @@ impl Pattern {
         }
     }
 
-    fn draw(self, random: &mut Random, blocks: u64) -> u64 {
+    fn draw(self, random: &mut Rng, blocks: u64) -> u64 {
         let hot = blocks * SKEW.1 / 100;
         match self {
-            Self::Uniform => random.below(blocks),
-            Self::Skewed if random.below(100) < SKEW.0 => random.below(hot.max(1)),
-            Self::Skewed => hot + random.below((blocks - hot).max(1)),
+            Self::Uniform => random.u64(..blocks),
+            Self::Skewed if random.u64(..100) < SKEW.0 => random.u64(..hot.max(1)),
+            Self::Skewed => hot + random.u64(..(blocks - hot).max(1)),
         }
     }
 }
@@ -90,7 +91,7 @@ pub(super) fn measure(pattern: Pattern, scale: f64) -> Result<Amplification> {
     }
     of_store(writer.commit(b"data"))?;
     of_store(store.sync())?;
-    let mut random = Random::new(9);
+    let mut random = Rng::with_seed(9);
     let mut moments = Vec::new();
     let each = blocks / MOMENTS_EACH;
     for moment in 1..=TIMES * MOMENTS_EACH {

@@ -1,12 +1,13 @@
 //! Files of the store and of others, and what they compete in.
 
 use crate::failure::{Failure, Result, While};
+use fastrand::Rng;
 use rustix::fs::{Mode, OFlags, open};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use vellum_zoned::device::emulator::{Pace, Random};
+use vellum_zoned::device::emulator::Pace;
 use vellum_zoned::device::{Access, AlignedBuf, Conventional, find};
 use vellum_zoned::store::{Placement, Store};
 
@@ -69,9 +70,9 @@ impl Fixture {
 /// Bytes that no disk makes fewer of.
 pub(super) fn noise(length: usize) -> AlignedBuf {
     let mut piece = AlignedBuf::zeroed(length);
-    let mut random = Random::new(1);
+    let mut random = Rng::with_seed(1);
     for word in piece.as_mut_slice().chunks_exact_mut(8) {
-        word.copy_from_slice(&random.draw().to_le_bytes());
+        word.copy_from_slice(&random.u64(..).to_le_bytes());
     }
     piece
 }

@@ -2,10 +2,10 @@
 
 use super::fixture::{BLOCK, Contest, Fixture, noise, of_store};
 use crate::failure::{Result, While};
+use fastrand::Rng;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::Instant;
-use vellum_zoned::device::emulator::Random;
 use vellum_zoned::store::{Class, Store};
 
 /// The object.
@@ -35,11 +35,11 @@ impl Overwrites {
 
     /// Overwrites as the same round of both does them.
     fn each(&self, mut write: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
-        let mut random = Random::new(self.rounds / 2);
+        let mut random = Rng::with_seed(self.rounds / 2);
         let data = noise(BLOCK as usize);
         (0..self.count).try_for_each(|_| {
             crate::interrupt::check()?;
-            write(random.below(self.bytes / BLOCK) * BLOCK, data.as_slice())
+            write(random.u64(..self.bytes / BLOCK) * BLOCK, data.as_slice())
         })
     }
 }

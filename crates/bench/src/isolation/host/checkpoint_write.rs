@@ -3,6 +3,7 @@
 use super::loop_ext4::LoopExt4;
 use super::{Limits, WriteMode};
 use crate::failure::{Failure, Result, While};
+use fastrand::Rng;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::thread::gettid;
 use std::fs::File;
@@ -11,7 +12,6 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use vellum_zoned::device::AlignedBuf;
-use vellum_zoned::device::emulator::Random;
 use vellum_zoned::pace::Budget;
 use vellum_zoned::paced_file::{Disk, PacedFile};
 
@@ -63,9 +63,9 @@ pub(super) fn remove(directory: &Path) {
 /// Bytes that no disk makes fewer of.
 fn piece() -> AlignedBuf {
     let mut piece = AlignedBuf::zeroed(PIECE);
-    let mut random = Random::new(1);
+    let mut random = Rng::with_seed(1);
     for word in piece.as_mut_slice().chunks_exact_mut(8) {
-        word.copy_from_slice(&random.draw().to_le_bytes());
+        word.copy_from_slice(&random.u64(..).to_le_bytes());
     }
     piece
 }

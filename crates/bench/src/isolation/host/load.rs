@@ -2,6 +2,7 @@
 
 use super::OtherLoad;
 use crate::failure::{Result, While};
+use fastrand::Rng;
 use rustix::fs::{Mode, OFlags, open};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -9,7 +10,6 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use vellum_zoned::device::AlignedBuf;
-use vellum_zoned::device::emulator::Random;
 
 /// Calls that are under way at once, at the most.
 const DEPTH: usize = 8;
@@ -79,8 +79,8 @@ impl Load {
                 // That a clock rings late is not the disk's fault. A call that waited for one of DEPTH is late by the disk.
                 began = Instant::now();
             }
-            let mut random = Random::new(number as u64);
-            let place = if others.is_random { random.below(places) } else { number as u64 % places };
+            let mut random = Rng::with_seed(number as u64);
+            let place = if others.is_random { random.u64(..places) } else { number as u64 % places };
             let at = place * others.bytes;
             let done = if others.is_write {
                 self.file.write_all_at(buffer.as_slice(), at)
@@ -98,10 +98,10 @@ impl Load {
 /// Times of calls: as many in a second as the rate is, at random (a Poisson process).
 fn arrivals(others: OtherLoad) -> Vec<Duration> {
     let mean = others.bytes as f64 / others.rate as f64;
-    let mut random = Random::new(5);
+    let mut random = Rng::with_seed(5);
     let mut at = 0.0;
     std::iter::from_fn(|| {
-        let drawn = (random.below(1 << 53) as f64 + 1.0) / (1_u64 << 53) as f64;
+        let drawn = (random.u64(..1 << 53) as f64 + 1.0) / (1_u64 << 53) as f64;
         at -= drawn.ln() * mean;
         (at < MOST.as_secs_f64()).then(|| Duration::from_secs_f64(at))
     })

@@ -5,14 +5,13 @@
 #[path = "support/mod.rs"]
 mod support;
 
-use fastrand::Rng;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
 use support::{Fixture, RW, errno, get, get_at, n, names, put, subdir};
 use vellum_branch::{MemoryBranch, MemoryOptions, ZonedBranch, ZonedTree};
 use vellum_vfs::{Branch, BranchDir, Errno, FileKind, RenameFlags, Seek};
-use vellum_zoned::device::emulator::{Fault, LARGE_ZONE, Profile, SMALL_ZONE, Survival, Trigger};
+use vellum_zoned::device::emulator::{Fault, LARGE_ZONE, Profile, Random, SMALL_ZONE, Survival, Trigger};
 use vellum_zoned::device::{Emulated, ZonedDevice};
 use vellum_zoned::store::{Class, Placement, Store};
 
@@ -309,8 +308,8 @@ struct Past {
 const NAMES: [&CStr; 5] = [c"a", c"b", c"c", c"d0", c"d1"];
 
 /// A directory of both, drawn.
-fn some_dir(random: &mut Rng, dirs: &[Arc<dyn BranchDir>; 2]) -> Option<[Arc<dyn BranchDir>; 2]> {
-    let name = match random.u64(..3) {
+fn some_dir(random: &mut Random, dirs: &[Arc<dyn BranchDir>; 2]) -> Option<[Arc<dyn BranchDir>; 2]> {
+    let name = match random.below(3) {
         0 => c"d0",
         1 => c"d1",
         _ => return Some(dirs.clone()),
@@ -322,14 +321,14 @@ fn some_dir(random: &mut Rng, dirs: &[Arc<dyn BranchDir>; 2]) -> Option<[Arc<dyn
 }
 
 /// Does the same to both; the model says whether it is possible. False: the device has no power.
-fn step(random: &mut Rng, both: &[Arc<dyn BranchDir>; 2], past: &mut Past, branch: &dyn Branch) -> bool {
+fn step(random: &mut Random, both: &[Arc<dyn BranchDir>; 2], past: &mut Past, branch: &dyn Branch) -> bool {
     let Some(dirs) = some_dir(random, both) else { return true };
     let Some(others) = some_dir(random, both) else { return true };
-    let (name, to) = (n(NAMES[random.u64(..5) as usize]), n(NAMES[random.u64(..5) as usize]));
-    let (seed, offset, len) = (random.u64(..), random.u64(..30_000), random.u64(..20_000));
+    let (name, to) = (n(NAMES[random.below(5) as usize]), n(NAMES[random.below(5) as usize]));
+    let (seed, offset, len) = (random.draw(), random.below(30_000), random.below(20_000));
     let open = |dir: &Arc<dyn BranchDir>| dir.open_file(name, RW);
     // Names that are free are taken, and what is there is changed.
-    let kind = match (random.u64(..32), dirs[0].stat_at(name)) {
+    let kind = match (random.below(32), dirs[0].stat_at(name)) {
         (24.., Err(_)) => 0,
         (24..=28, Ok(_)) => 6,
         (29.., Ok(_)) => 21,
@@ -388,7 +387,7 @@ fn step(random: &mut Rng, both: &[Arc<dyn BranchDir>; 2], past: &mut Past, branc
 
 /// Runs a history that follows from `seed`, until the device loses power at its change number `at`.
 fn run(device: &Arc<Emulated>, placement: Placement, seed: u64, steps: usize, at: Option<u64>) -> Past {
-    let mut random = Rng::with_seed(seed);
+    let mut random = Random::new(seed);
     let mut past = Past {
         moments: vec![Moment { tree: Tree::new(), files: BTreeMap::new() }],
         synced: 0,

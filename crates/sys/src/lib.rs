@@ -19,6 +19,7 @@ mod lock;
 mod map;
 mod mode;
 pub mod mount;
+mod mountinfo;
 mod persistent_memory;
 mod pidfd;
 mod proc_path;
@@ -35,6 +36,7 @@ mod sys;
 mod thread_signal;
 mod uncached_stat;
 mod usage;
+mod wait;
 mod xattr;
 pub mod zoned;
 
@@ -51,6 +53,7 @@ pub use handle::FileHandle;
 pub use lease::{give_lease_back, has_writers, ignore_leases, lease_to_read, open_beside_leases};
 pub use lock::{LockKind, is_ofd_shared};
 pub use map::ReadMap;
+pub use mountinfo::{Mount, mounts, parse_mounts, top_mount};
 pub use persistent_memory::{MemoryKind, MemoryWord, PersistentMemory, SEAL_EXEC};
 pub use pidfd::{Ids, THREAD, ids_of, ids_of_thread, peer_process, process_of_thread};
 pub use process::{
@@ -71,6 +74,7 @@ pub use thread_signal::signal_thread;
 pub use uncached_stat::fresh_size;
 pub use usage::{Usage, UsageScope, usage};
 pub use vellum_ring::{fnv1a, memory};
+pub use wait::{wait_for, wait_until};
 pub use xattr::XattrTarget;
 
 /// For tests: from now on this process does without the calls that not every supported kernel has (openat2, statx,

@@ -18,12 +18,12 @@ pub(crate) fn crc32c_of_both(first: &[u8], second: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fastrand::Rng;
+    use crate::device::emulator::Random;
 
     #[test]
     fn it_is_what_another_program_makes_of_it() {
-        let mut random = Rng::with_seed(1);
-        let bytes: Vec<u8> = (0..9000).map(|_| random.u8(..)).collect();
+        let mut random = Random::new(1);
+        let bytes: Vec<u8> = (0..9000).map(|_| random.draw() as u8).collect();
         for len in (0..300).chain([511, 512, 4095, 4096, 4097, 8999]) {
             let (first, second) = bytes[..len].split_at(len / 3);
             let sum = ::crc32c::crc32c(&bytes[..len]);

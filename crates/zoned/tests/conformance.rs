@@ -1,12 +1,11 @@
 //! What every zoned device must do, tried on each: emulated ones of both profiles and both block sizes in memory and in files, conventional
 //! ones, the kernel's in a virtual machine, and the block device that `VELLUM_ZONED_DEVICE` names, whose contents are lost.
 
-use fastrand::Rng;
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::Path;
 use std::process::Command;
-use vellum_zoned::device::emulator::{LARGE_ZONE, Profile, SMALL_ZONE};
+use vellum_zoned::device::emulator::{LARGE_ZONE, Profile, Random, SMALL_ZONE};
 use vellum_zoned::device::{Condition, Conventional, Emulated, Error, Kernel, ZonedDevice};
 
 /// Zones that the cases use.
@@ -148,8 +147,8 @@ fn found_again(open: impl Fn(File) -> Box<dyn ZonedDevice>, path: &Path) {
 }
 
 fn blocks(device: &dyn ZonedDevice, count: usize, seed: u64) -> Vec<u8> {
-    let mut random = Rng::with_seed(seed);
-    (0..count * device.geometry().block_size as usize).map(|_| random.u8(..)).collect()
+    let mut random = Random::new(seed);
+    (0..count * device.geometry().block_size as usize).map(|_| random.draw() as u8).collect()
 }
 
 fn read(device: &dyn ZonedDevice, zone: u32, block: u64, count: usize) -> Vec<u8> {
@@ -383,15 +382,15 @@ fn open_limit(device: &dyn ZonedDevice) {
 fn random_changes(device: &dyn ZonedDevice) {
     let seed = 0x5eed;
     println!("seed {seed:#x}");
-    let mut random = Rng::with_seed(seed);
+    let mut random = Random::new(seed);
     let size = device.geometry().block_size as usize;
     let mut held: HashMap<u32, Vec<u8>> = HashMap::new();
     for step in 0..600 {
-        let zone = random.u64(..u64::from(ZONES)) as u32;
-        let count = 1 + random.u64(..5) as usize;
+        let zone = random.below(u64::from(ZONES)) as u32;
+        let count = 1 + random.below(5) as usize;
         let is_full = condition(device, zone) == Condition::Full;
         let content = held.entry(zone).or_default();
-        match random.u64(..12) {
+        match random.below(12) {
             0 => {
                 device.reset(zone).expect("reset");
                 content.clear();
@@ -420,7 +419,7 @@ fn random_changes(device: &dyn ZonedDevice) {
         }
         assert_eq!(pointer(device, zone), (content.len() / size) as u64, "step {step}");
         if !content.is_empty() {
-            let first = random.u64(..(content.len() / size) as u64);
+            let first = random.below((content.len() / size) as u64);
             let read = read(device, zone, first, content.len() / size - first as usize);
             assert!(
                 read == content[first as usize * size..],

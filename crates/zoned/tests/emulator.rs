@@ -1,8 +1,7 @@
 //! What an emulated device does beyond what every device must: losses of power, failures that are put in, and time.
 
-use fastrand::Rng;
 use vellum_zoned::device::emulator::{
-    Command, Fault, LARGE_ZONE, Model, Nanos, Pace, Profile, SMALL_ZONE, Survival, Trigger,
+    Command, Fault, LARGE_ZONE, Model, Nanos, Pace, Profile, Random, SMALL_ZONE, Survival, Trigger,
 };
 use vellum_zoned::device::{Condition, Emulated, Error, ZonedDevice};
 
@@ -269,8 +268,8 @@ fn real_time_passes() {
 
 #[test]
 fn numbers_that_are_drawn_are_spread() {
-    let mut random = Rng::with_seed(1);
+    let mut random = Random::new(1);
     let mut times = [0; 10];
-    (0..10_000).for_each(|_| times[random.u64(..10) as usize] += 1);
+    (0..10_000).for_each(|_| times[random.below(10) as usize] += 1);
     assert!(times.iter().all(|times| (800..1200).contains(times)), "{times:?}");
 }

@@ -1,9 +1,8 @@
 //! Zones that fail, writes that fail, and blocks that hold something else: what suffers is the object concerned, and nothing else.
 
-use fastrand::Rng;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use vellum_zoned::device::emulator::{Fault, LARGE_ZONE, Profile, SMALL_ZONE, Survival, Trigger};
+use vellum_zoned::device::emulator::{Fault, LARGE_ZONE, Profile, Random, SMALL_ZONE, Survival, Trigger};
 use vellum_zoned::device::{Condition, Emulated, ZonedDevice};
 use vellum_zoned::store::{Class, Error, Placement, Store};
 
@@ -20,8 +19,8 @@ fn profiles() -> [(Profile, Placement); 2] {
 }
 
 fn bytes(seed: u64, len: usize) -> Vec<u8> {
-    let mut random = Rng::with_seed(seed);
-    (0..len).map(|_| random.u8(..)).collect()
+    let mut random = Random::new(seed);
+    (0..len).map(|_| random.draw() as u8).collect()
 }
 
 fn formatted(profile: &Profile, placement: Placement) -> (Arc<Emulated>, Store) {

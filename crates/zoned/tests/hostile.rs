@@ -1,9 +1,8 @@
 //! Whatever is on a device, nothing panics, and what is read has passed its checks.
 
-use fastrand::Rng;
 use proptest::prelude::*;
 use std::sync::Arc;
-use vellum_zoned::device::emulator::SMALL_ZONE;
+use vellum_zoned::device::emulator::{Random, SMALL_ZONE};
 use vellum_zoned::device::{Conventional, Emulated, ZonedDevice};
 use vellum_zoned::store::{Class, Placement, Store, parse_hostile};
 
@@ -62,7 +61,7 @@ fn a_device_that_is_too_large_is_refused() {
 #[test]
 fn a_device_with_changed_blocks() {
     for seed in 0..300 {
-        let mut random = Rng::with_seed(seed);
+        let mut random = Random::new(seed);
         let device = Arc::new(
             Emulated::in_memory(SMALL_ZONE.scaled(32, 16).with_limits(12, 12), 1).expect("a device"),
         );
@@ -72,10 +71,10 @@ fn a_device_with_changed_blocks() {
             store.put(&[number], Class::Normal, &[number; 20_000]).expect("put");
             store.sync().expect("sync");
         }
-        for _ in 0..1 + random.u64(..6) {
-            let zone = random.u64(..32) as u32;
+        for _ in 0..1 + random.below(6) {
+            let zone = random.below(32) as u32;
             let pointer = device.report(zone).expect("report").pointer;
-            device.corrupt(zone, random.u64(..pointer.max(1)));
+            device.corrupt(zone, random.below(pointer.max(1)));
         }
         let Ok(store) = Store::open(dynamic()) else { continue };
         for entry in store.list() {
@@ -91,7 +90,7 @@ fn a_device_with_changed_blocks() {
 fn a_file_with_a_changed_table() {
     use std::os::unix::fs::FileExt;
     for seed in 0..300 {
-        let mut random = Rng::with_seed(seed);
+        let mut random = Random::new(seed);
         let file = tempfile::tempfile().expect("a file");
         let device =
             Conventional::create(file.try_clone().expect("a file"), 4096, 1200, 8).expect("a device");
@@ -100,8 +99,8 @@ fn a_file_with_a_changed_table() {
         }
         device.flush().expect("flush");
         drop(device);
-        for _ in 0..1 + random.u64(..3) {
-            file.write_all_at(&[random.u8(..)], random.u64(..7 * 4096)).expect("write");
+        for _ in 0..1 + random.below(3) {
+            file.write_all_at(&[random.draw() as u8], random.below(7 * 4096)).expect("write");
         }
         let Ok(device) = Conventional::open(file) else { continue };
         for zone in 0..20 {

@@ -1,9 +1,8 @@
 //! Images that are large enough to be written by several threads at once: losses of power and errors at every change, on stripes of one zone
 //! and of several, and what is read of them.
 
-use fastrand::Rng;
 use std::sync::Arc;
-use vellum_zoned::device::emulator::{Fault, LARGE_ZONE, Profile, SMALL_ZONE, Survival, Trigger};
+use vellum_zoned::device::emulator::{Fault, LARGE_ZONE, Profile, Random, SMALL_ZONE, Survival, Trigger};
 use vellum_zoned::device::{Conventional, Emulated, ZonedDevice};
 use vellum_zoned::store::{Class, Error, Placement, Reader, Store};
 
@@ -20,8 +19,8 @@ fn profiles() -> Vec<(Profile, Placement)> {
 }
 
 fn bytes(seed: u64, len: usize) -> Vec<u8> {
-    let mut random = Rng::with_seed(seed);
-    (0..len).map(|_| random.u8(..)).collect()
+    let mut random = Random::new(seed);
+    (0..len).map(|_| random.draw() as u8).collect()
 }
 
 fn formatted(profile: &Profile, placement: Placement) -> (Arc<Emulated>, Store) {

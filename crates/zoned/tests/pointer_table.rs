@@ -1,12 +1,11 @@
 //! Pointers that may be found further than what was written: of a file with a table of them, which then is not written at every flush, and what the
 //! store makes of that.
 
-use fastrand::Rng;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
-use vellum_zoned::device::emulator::{SMALL_ZONE, Survival};
+use vellum_zoned::device::emulator::{Random, SMALL_ZONE, Survival};
 use vellum_zoned::device::{Condition, Conventional, Emulated, ZonedDevice};
 use vellum_zoned::store::{Class, Placement, Store};
 
@@ -132,12 +131,12 @@ fn a_store_that_is_killed_again_and_again_has_what_was_synced() {
     let mut data = vec![0; 40 * BLOCK];
     store.put(b"a", Class::Normal, &data).expect("room");
     store.sync().expect("sync");
-    let mut random = Rng::with_seed(5);
+    let mut random = Random::new(5);
     let mut left = vec![store];
     for round in 1..40_u8 {
         let store = left.last().expect("a store");
-        for _ in 0..random.u64(..9) {
-            let at = random.u64(..40) as usize * BLOCK;
+        for _ in 0..random.below(9) {
+            let at = random.below(40) as usize * BLOCK;
             data[at..at + BLOCK].fill(round);
             store.write_at(b"a", at as u64, &data[at..at + BLOCK]).expect("room");
             store.sync().expect("sync");

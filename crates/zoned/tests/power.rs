@@ -4,10 +4,9 @@
 //! the store that is then opened holds what the history had made at some moment between the last sync that was answered and the loss. And that
 //! again when power is lost while the store is being opened.
 
-use fastrand::Rng;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use vellum_zoned::device::emulator::{Fault, LARGE_ZONE, Profile, SMALL_ZONE, Survival, Trigger};
+use vellum_zoned::device::emulator::{Fault, LARGE_ZONE, Profile, Random, SMALL_ZONE, Survival, Trigger};
 use vellum_zoned::device::{Emulated, ZonedDevice};
 use vellum_zoned::store::{Class, Placement, Store};
 
@@ -27,8 +26,8 @@ fn profiles() -> [(Profile, Placement); 4] {
 }
 
 fn bytes(seed: u64, len: usize) -> Vec<u8> {
-    let mut random = Rng::with_seed(seed);
-    (0..len).map(|_| random.u8(..)).collect()
+    let mut random = Random::new(seed);
+    (0..len).map(|_| random.draw() as u8).collect()
 }
 
 /// How far a history has come: what the store held after each step, and which of these a sync has made sure.
@@ -39,15 +38,15 @@ struct Past {
 
 /// Runs a history that follows from `seed`, until the device has no power.
 fn run(store: &Store, seed: u64, steps: usize) -> Past {
-    let mut random = Rng::with_seed(seed);
+    let mut random = Random::new(seed);
     let mut past = Past { moments: vec![Model::new()], synced: 0 };
     for step in 0..steps as u64 {
         let mut next = past.moments.last().expect("a moment").clone();
-        let name = vec![b'n', random.u64(..5) as u8];
-        let done = match random.u64(..10) {
+        let name = vec![b'n', random.below(5) as u8];
+        let done = match random.below(10) {
             0..=4 => {
-                let class = if random.u64(..2) == 0 { Class::Normal } else { Class::Checkpoint };
-                let data = bytes(seed ^ step, random.u64(..30_000) as usize);
+                let class = if random.below(2) == 0 { Class::Normal } else { Class::Checkpoint };
+                let data = bytes(seed ^ step, random.below(30_000) as usize);
                 next.insert(name.clone(), data.clone());
                 store.put(&name, class, &data)
             }

@@ -1,10 +1,9 @@
 //! The store against a map in memory, on both profiles and on a file without zones; space, wear, and how much is moved.
 
-use fastrand::Rng;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use vellum_zoned::device::emulator::{LARGE_ZONE, Profile, SMALL_ZONE};
+use vellum_zoned::device::emulator::{LARGE_ZONE, Profile, Random, SMALL_ZONE};
 use vellum_zoned::device::{Conventional, Emulated, ZonedDevice};
 use vellum_zoned::store::{Class, Error, Placement, Store, VERSION};
 
@@ -35,8 +34,8 @@ fn devices() -> Vec<(Arc<dyn ZonedDevice>, Placement)> {
 }
 
 fn bytes(seed: u64, len: usize) -> Vec<u8> {
-    let mut random = Rng::with_seed(seed);
-    (0..len).map(|_| random.u8(..)).collect()
+    let mut random = Random::new(seed);
+    (0..len).map(|_| random.draw() as u8).collect()
 }
 
 #[derive(Clone, Debug)]
@@ -252,10 +251,10 @@ fn zones_wear_evenly() {
     for number in 0..12_u8 {
         store.put(&[b'c', number], Class::Normal, &bytes(u64::from(number), 100_000)).expect("put");
     }
-    let mut random = Rng::with_seed(5);
+    let mut random = Random::new(5);
     store.put(b"hot", Class::Normal, &bytes(0, 200_000)).expect("put");
     for round in 0..20_000 {
-        let offset = random.u64(..48) * 4096;
+        let offset = random.below(48) * 4096;
         store.write_at(b"hot", offset, &bytes(round, 4096)).expect("write");
         if round % 8 == 0 {
             store.sync().expect("sync");
@@ -280,10 +279,10 @@ fn overwrites_at_80_percent_full_move_little() {
     // Of what there is for data, without roots, log, and what is kept back: on so small a device a tenth of all.
     let blocks = (256 - 28) * 134 * 80 / 100;
     store.put(b"data", Class::Normal, &bytes(0, blocks * 4096)).expect("put");
-    let mut random = Rng::with_seed(9);
+    let mut random = Random::new(9);
     let before = store.stats();
     for round in 0..3 * blocks {
-        let offset = random.u64(..blocks as u64) * 4096;
+        let offset = random.below(blocks as u64) * 4096;
         store.write_at(b"data", offset, &[round as u8; 4096]).expect("write");
     }
     let after = store.stats();

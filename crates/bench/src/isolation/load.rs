@@ -1,10 +1,9 @@
 //! One experiment in virtual time: somebody reads or writes at a given rate on an emulated zoned device, and images of checkpoints are
 //! written beside that.
 
-use fastrand::Rng;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
-use vellum_zoned::device::emulator::{Command, Model, Nanos, Profile};
+use vellum_zoned::device::emulator::{Command, Model, Nanos, Profile, Random};
 use vellum_zoned::pace::{Budget, Direction, PaceDecision, Pacer};
 
 const SECOND: Nanos = 1_000_000_000;
@@ -80,7 +79,7 @@ struct Run<'a> {
     begins: Nanos,
     events: BinaryHeap<Reverse<(Nanos, u64, Event)>>,
     events_made: u64,
-    random: Rng,
+    random: Random,
     /// Calls of others that wait for one of their own.
     waiting: VecDeque<Nanos>,
     calls_under_way: usize,
@@ -114,7 +113,7 @@ pub(super) fn run(
         model: Model::new(&profile.timing, 11),
         events: BinaryHeap::new(),
         events_made: 0,
-        random: Rng::with_seed(5),
+        random: Random::new(5),
         waiting: VecDeque::new(),
         calls_under_way: 0,
         calls: 0,
@@ -168,7 +167,7 @@ impl Run<'_> {
             Event::Call => {
                 let Some(others) = self.others else { return };
                 // Poisson: the time to the next call is drawn from an exponential distribution.
-                let drawn = (self.random.u64(..1 << 53) as f64 + 1.0) / (1_u64 << 53) as f64;
+                let drawn = (self.random.below(1 << 53) as f64 + 1.0) / (1_u64 << 53) as f64;
                 let mean = others.bytes as f64 * SECOND as f64 / others.rate as f64;
                 self.put(now + (-drawn.ln() * mean) as Nanos, Event::Call);
                 self.waiting.push_back(now);
@@ -231,8 +230,8 @@ impl Run<'_> {
                 Command::Write { zone, at: call / zones % room * bytes, bytes }
             }
             Direction::Read => {
-                let zone = self.zones.others[self.random.u64(..zones) as usize];
-                Command::Read { zone, at: self.random.u64(..room) * bytes, bytes }
+                let zone = self.zones.others[self.random.below(zones) as usize];
+                Command::Read { zone, at: self.random.below(room) * bytes, bytes }
             }
         }
     }

@@ -3,17 +3,15 @@
 //! Devices are emulated, and time is virtual: the same numbers come out on every machine. What the model leaves out is said in
 //! `docs/design/zoned.md`.
 
-pub mod host;
 mod load;
 mod report;
 
 pub use report::{Report, Row, heading, table};
 
 use crate::failure::{Failure, Result};
-use fastrand::Rng;
 use load::{Images, LoadResult, OtherLoad, Zones, run};
 use serde::Serialize;
-use vellum_zoned::device::emulator::{LARGE_ZONE, Nanos, Profile, SMALL_ZONE};
+use vellum_zoned::device::emulator::{LARGE_ZONE, Nanos, Profile, Random, SMALL_ZONE};
 use vellum_zoned::pace::{Budget, Direction};
 
 const KIB: u64 = 1 << 10;
@@ -161,9 +159,9 @@ fn zones(device: &Profile, mode: Mode) -> Zones {
     if mode.is_placed() {
         return Zones { others, images };
     }
-    let mut random = Rng::with_seed(3);
+    let mut random = Random::new(3);
     let mut anywhere = |count: usize, from: u32| {
-        (0..count).map(|_| from + random.u32(..dies)).collect::<Vec<_>>()
+        (0..count).map(|_| from + random.below(dies.into()) as u32).collect::<Vec<_>>()
     };
     Zones { others: anywhere(others.len(), 0), images: anywhere(images.len(), dies) }
 }

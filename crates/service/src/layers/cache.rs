@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use vellum_branch::{DataCacheBranch, SETTLE};
-use vellum_cache::{DEPTH, Kind, PredecessorFds, Room, Shared, SlabMemory};
+use vellum_cache::{DEPTH, PredecessorFds, Room, S3Fifo, Shared, SlabMemory};
 use vellum_sys::InheritedFds;
 use vellum_vfs::Branch;
 
@@ -70,7 +70,7 @@ impl PredecessorCache {
 
 fn config(bytes: u64) -> vellum_cache::Config {
     let files = usize::try_from(vellum_sys::descriptor_limit() / DESCRIPTORS).unwrap_or(usize::MAX);
-    vellum_cache::Config { capacity: bytes, files, policy: Kind::default() }
+    vellum_cache::Config { capacity: bytes, files, policy: S3Fifo::queue }
 }
 
 fn not_kept(error: &rustix::io::Errno) {

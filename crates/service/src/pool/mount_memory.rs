@@ -24,7 +24,7 @@ pub(super) struct MemoryFds<T> {
     pub(super) log: Option<T>,
 }
 
-/// The same, as it is used.
+/// The memories of a mount, opened.
 pub(super) struct MountMemory {
     pub(super) ledger: Arc<Ledger>,
     pub(super) inflight: Arc<Inflight>,

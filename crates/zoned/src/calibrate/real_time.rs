@@ -1,9 +1,9 @@
 //! Clients of a real device: threads that read and write zones which were empty, and are emptied again.
 
 use super::clients::{Bench, Client, ClientLatency};
+use crate::device::emulator::Random;
 use crate::device::{AlignedBuf, Error, Result, ZonedDevice};
 use crate::pace::Direction;
-use fastrand::Rng;
 use std::time::{Duration, Instant};
 
 /// Clients work for so long.
@@ -69,14 +69,14 @@ impl<'a> RealTime<'a> {
             bytes = bytes.min((written * block).max(block));
         }
         let mut buffer = AlignedBuf::zeroed(bytes as usize);
-        let mut random = Rng::with_seed(seed);
+        let mut random = Random::new(seed);
         let (mut calls, mut took) = (0, Duration::ZERO);
         while Instant::now() < until {
             let begins = Instant::now();
             let done = match client.direction {
                 Direction::Write => self.device.append(client.zone, buffer.as_slice()).map(drop),
                 Direction::Read => {
-                    let at = random.u64(..written - (bytes / block).min(written) + 1);
+                    let at = random.below(written - (bytes / block).min(written) + 1);
                     self.device.read(client.zone, at, buffer.as_mut_slice())
                 }
             };

@@ -304,14 +304,14 @@ mod tests {
     fn the_rate_rests_where_one_in_a_hundred_is_late() {
         let mut pacer = pacer();
         let mut now = learned(&mut pacer);
-        let mut random = fastrand::Rng::with_seed(7);
+        let mut random = crate::device::emulator::Random::new(7);
         let (mut late, mut all) = (0, 0);
         pacer.sent(now, 1);
         for call in 0..100_000 {
             now += 100_000;
             // At 40 MiB/s one in a hundred, at 80 two.
             let often = pacer.rate() * 1_000_000 / (40 * MIB) / 100;
-            let is_late = random.u64(..1_000_000) < often;
+            let is_late = random.below(1_000_000) < often;
             pacer.other_done(now, Direction::Write, 4096, if is_late { 1_000_000 } else { 10_500 });
             if call > 20_000 {
                 all += 1;

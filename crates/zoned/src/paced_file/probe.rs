@@ -1,7 +1,7 @@
 //! A block that is read now and then, for what others wait.
 
 use crate::device::AlignedBuf;
-use fastrand::Rng;
+use crate::device::emulator::Random;
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, open};
 use std::fs::File;
 use std::io;
@@ -23,7 +23,7 @@ pub(super) struct Probe {
     /// Bytes that blocks are read from.
     range: u64,
     buffer: AlignedBuf,
-    random: Rng,
+    random: Random,
 }
 
 impl Probe {
@@ -47,13 +47,13 @@ impl Probe {
     }
 
     fn with_file(file: File, range: u64) -> Self {
-        let random = Rng::with_seed(std::process::id().into());
+        let random = Random::new(std::process::id().into());
         Self { file, range, buffer: AlignedBuf::zeroed(BYTES as usize), random }
     }
 
     /// How long a block takes now.
     pub(super) fn read(&mut self) -> io::Result<Duration> {
-        let at = self.random.u64(..(self.range / BYTES).max(1)) * BYTES;
+        let at = self.random.below(self.range / BYTES) * BYTES;
         let begins = Instant::now();
         self.file.read_exact_at(self.buffer.as_mut_slice(), at)?;
         Ok(begins.elapsed())

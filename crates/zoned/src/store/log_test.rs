@@ -5,9 +5,8 @@ use super::format::{Placement, Root};
 use super::log::{Tail, replay};
 use super::node::FIRST_OBJECT;
 use super::state::State;
-use crate::device::emulator::SMALL_ZONE;
+use crate::device::emulator::{Random, SMALL_ZONE};
 use crate::device::{self, Emulated, Geometry, Zone, ZonedDevice};
-use fastrand::Rng;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const ZONES: u32 = 32;
@@ -167,12 +166,12 @@ fn longest(scene: &Scene, records: &[Vec<Change>]) -> usize {
 fn it_is_the_longest_part_whose_data_are_there() {
     let mut cut = 0;
     for seed in 0..300 {
-        let (mut random, mut scene) = (Rng::with_seed(seed), Scene::new(100));
+        let (mut random, mut scene) = (Random::new(seed), Scene::new(100));
         // Every block has a number of its own in it, and some another one.
-        let wrong = random.u64(..100);
+        let wrong = random.below(100);
         let blocks: Vec<u8> = (0..80_u8).collect();
         for block in &blocks {
-            let is_wrong = random.u64(..100) < wrong / 5;
+            let is_wrong = random.below(100) < wrong / 5;
             let byte = if is_wrong { 200 } else { *block };
             scene.device.device.write(DATA, u64::from(*block), &[byte; 4096]).unwrap();
         }
@@ -180,12 +179,12 @@ fn it_is_the_longest_part_whose_data_are_there() {
         let mut records = vec![vec![create(FIRST_OBJECT), create(FIRST_OBJECT + 1)]];
         let mut next = 0;
         while next < 90 {
-            let (object, at) = (FIRST_OBJECT + random.u64(..2), random.u64(..8));
-            let count = 1 + random.u64(..4) as u32;
+            let (object, at) = (FIRST_OBJECT + random.below(2), random.below(8));
+            let count = 1 + random.below(4) as u32;
             let mut changes = vec![map(object, at, (DATA, next), (next..next + count).map(sum).collect())];
             next += count;
-            if random.u64(..4) == 0 {
-                let (at, count) = (random.u64(..8), 1 + random.u64(..4));
+            if random.below(4) == 0 {
+                let (at, count) = (random.below(8), 1 + random.below(4));
                 changes.push(Change::Punch { object, at, count });
             }
             records.push(changes);

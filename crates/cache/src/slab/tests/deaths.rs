@@ -60,7 +60,7 @@ struct Used {
 
 impl Used {
     fn new(seed: u64) -> Self {
-        let config = Config { capacity: 10 * BLOCK_BYTES, files: 4, policy: Kind::default() };
+        let config = Config { capacity: 10 * BLOCK_BYTES, files: 4, policy: S3Fifo::queue };
         let mut store = Store::new(config, SharedMemory(Arc::new(SlabMemory::kept().unwrap())));
         let member = store.join(1).unwrap();
         Self {

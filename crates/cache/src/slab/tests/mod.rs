@@ -8,7 +8,7 @@ use super::records::word;
 use super::*;
 use crate::file_blocks::{Entry, SharedMemory};
 use crate::key::{Key, Object, PAGE_BYTES};
-use crate::policy::Kind;
+use crate::policy::S3Fifo;
 use crate::store::{Config, Store};
 use hashbrown::{HashMap, HashSet};
 use rustix::fs::{fcntl_add_seals, fcntl_get_seals, fstat, ftruncate};
@@ -82,7 +82,7 @@ fn claimed(table: &OwnedFd) -> u32 {
 /// Goes on with it, and looks at all that is believed: how many blocks. `says`: what is in a block.
 fn go_on(left: PredecessorFds, limits: Limits, says: impl Fn(Version, u64) -> Option<Vec<u8>>) -> usize {
     let (memory, found) = SlabMemory::adopt(left, limits).unwrap();
-    let config = Config { capacity: limits.bytes, files: limits.files, policy: Kind::default() };
+    let config = Config { capacity: limits.bytes, files: limits.files, policy: S3Fifo::queue };
     let memory = Arc::new(memory);
     let mut store = Store::new(config, SharedMemory(Arc::clone(&memory)));
     let mut holds = taken(&memory);

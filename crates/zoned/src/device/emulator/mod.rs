@@ -7,11 +7,13 @@ mod backing;
 mod fault;
 mod power;
 mod profile;
+mod random;
 mod timing;
 mod virtual_device;
 
 pub use fault::{Fault, Trigger};
 pub use power::Survival;
 pub use profile::{LARGE_ZONE, Profile, SMALL_ZONE, Timing};
+pub use random::Random;
 pub use timing::{Command, Model, Nanos};
 pub use virtual_device::{Emulated, Pace};

@@ -3,8 +3,8 @@
 //! Of each zone, what happened since the last flush is a list of steps. A first part of it stays; the last step of that part, if it is a
 //! write, may stay in part. Zones are drawn independently of each other.
 
+use super::random::Random;
 use crate::device::zone::{Condition, Zone};
-use fastrand::Rng;
 
 /// How much of what was not flushed stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,12 +49,12 @@ pub(super) fn survive(
         Survival::Drawn(seed) => seed,
         Survival::Nothing | Survival::Everything => 0,
     };
-    let mut random = Rng::with_seed(seed ^ u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let mut random = Random::new(seed ^ u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let steps = unflushed.steps.len();
     let kept = match survival {
         Survival::Nothing => 0,
         Survival::Everything => steps,
-        Survival::Drawn(_) => random.u64(..steps as u64 + 1) as usize,
+        Survival::Drawn(_) => random.below(steps as u64 + 1) as usize,
     };
     let (mut pointer, mut is_full) =
         (unflushed.flushed.pointer, unflushed.flushed.condition == Condition::Full);
@@ -64,7 +64,7 @@ pub(super) fn survive(
         match step {
             Step::Write(blocks) => {
                 let in_part = matches!(survival, Survival::Drawn(_)) && index + 1 == kept;
-                pointer += if in_part { 1 + random.u64(..(*blocks).max(1)) } else { *blocks };
+                pointer += if in_part { 1 + random.below(*blocks) } else { *blocks };
             }
             Step::Finish => is_full = true,
             Step::Reset(_) => (pointer, sure, is_full, resets) = (0, 0, false, resets + 1),
@@ -96,18 +96,18 @@ pub(super) fn further(survival: Survival, number: u32, zone: Zone, ahead: u64) -
     if zone.condition != Condition::Closed {
         return zone.pointer;
     }
-    let mut random = Rng::with_seed(!seed ^ u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    (zone.pointer + random.u64(..ahead + 1)).min(zone.capacity - 1)
+    let mut random = Random::new(!seed ^ u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    (zone.pointer + random.below(ahead + 1)).min(zone.capacity - 1)
 }
 
 /// Of one zone in four, every other block behind those that are sure holds something else.
-fn garble(random: &mut Rng, bytes: &mut [u8], sure: usize, block: usize) {
-    if random.u64(..4) != 0 || bytes.len() <= sure {
+fn garble(random: &mut Random, bytes: &mut [u8], sure: usize, block: usize) {
+    if random.below(4) != 0 || bytes.len() <= sure {
         return;
     }
     for block in bytes[sure..].chunks_mut(block) {
-        if random.u64(..2) == 0 {
-            let other = random.u64(..);
+        if random.below(2) == 0 {
+            let other = random.draw();
             block.iter_mut().for_each(|byte| *byte = other as u8);
         }
     }

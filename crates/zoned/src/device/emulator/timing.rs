@@ -6,7 +6,7 @@
 //! die and over the channel. Channels and dies serve what they have in order.
 
 use super::profile::Timing;
-use fastrand::Rng;
+use super::random::Random;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -70,7 +70,7 @@ pub struct Model {
     buffered_bytes: u64,
     /// When the last write was let into the buffer.
     admitted_at: Nanos,
-    random: Rng,
+    random: Random,
 }
 
 impl Model {
@@ -86,7 +86,7 @@ impl Model {
             buffered: BinaryHeap::new(),
             buffered_bytes: 0,
             admitted_at: 0,
-            random: Rng::with_seed(seed),
+            random: Random::new(seed),
         }
     }
 
@@ -162,7 +162,7 @@ impl Model {
 
     fn use_die(&mut self, die: usize, zone: u32, from: Nanos, takes: Nanos) -> Nanos {
         let jitter = self.timing.jitter_percent.min(99);
-        let percent = 100 - jitter + self.random.u64(..2 * jitter + 1);
+        let percent = 100 - jitter + self.random.below(2 * jitter + 1);
         let die = &mut self.dies[die];
         let switch = if die.zone == zone { 0 } else { self.timing.die_switch_ns };
         *die = Die { free_at: from.max(die.free_at) + switch + takes * percent / 100, zone };

@@ -4,6 +4,7 @@ use super::backing::{Backing, Memory};
 use super::fault::{Fault, Trigger};
 use super::power::Survival;
 use super::profile::Profile;
+use super::random::Random;
 use super::timing::{Command, Model, Nanos};
 use crate::device::error::{Error, Result};
 use crate::device::geometry::Geometry;
@@ -11,7 +12,6 @@ use crate::device::machine::Machine;
 use crate::device::write_pointers::{Shape, ZoneFile};
 use crate::device::zone::{Condition, Zone};
 use crate::device::zoned_device::ZonedDevice;
-use fastrand::Rng;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::fs::File;
@@ -48,7 +48,7 @@ struct Inner {
     /// Changes so far.
     changes: u64,
     has_power: bool,
-    random: Rng,
+    random: Random,
 }
 
 impl Emulated {
@@ -96,7 +96,7 @@ impl Emulated {
             faults: Vec::new(),
             changes: 0,
             has_power: true,
-            random: Rng::with_seed(seed),
+            random: Random::new(seed),
         };
         Self { profile, seed, pace: Pace::None, started: Instant::now(), inner: Mutex::new(inner) }
     }
@@ -205,7 +205,7 @@ impl Emulated {
         let before = inner.machine.zone(zone)?;
         let fault = inner.change(Some(zone));
         let block_size = self.profile.geometry.block_size as usize;
-        let done = if fault.is_some() { inner.random.u64(..blocks + 1) } else { blocks };
+        let done = if fault.is_some() { inner.random.below(blocks + 1) } else { blocks };
         if done > 0 {
             let some = &data[..done as usize * block_size];
             inner.backing.write(zone, before, some, &inner.machine)?;

@@ -11,7 +11,6 @@ pub mod cpu_latency;
 pub mod crash_point;
 mod daemon;
 mod fault;
-mod fnv;
 mod fork_shared_words;
 pub mod fuse_dev;
 mod handle;
@@ -49,7 +48,6 @@ pub use clone_files::{
 pub use code_pages::{drop_code, find_code};
 pub use daemon::{BlockedSignals, Fork, become_io_flusher, calm_signals, fork, thread_count};
 pub use fault::{DEAD, Fault, Faulty, Occurrence};
-pub use fnv::fnv1a;
 pub use fork_shared_words::{FAMILY_WORDS, ForkSharedWords};
 pub use handle::FileHandle;
 pub use lease::{give_lease_back, has_writers, ignore_leases, lease_to_read, open_beside_leases};
@@ -75,7 +73,7 @@ pub use sys::{Real, Result, Sys};
 pub use thread_signal::signal_thread;
 pub use uncached_stat::fresh_size;
 pub use usage::{Usage, UsageScope, usage};
-pub use vellum_ring::memory;
+pub use vellum_ring::{fnv1a, memory};
 pub use wait::{wait_for, wait_until};
 pub use xattr::XattrTarget;
 

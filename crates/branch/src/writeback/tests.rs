@@ -4,7 +4,8 @@
 use super::crash_point::watch;
 use super::limits::RING_MIN;
 use super::*;
-use crate::{FaultBranch, FaultPlan, MemoryBranch};
+use crate::MemoryBranch;
+use crate::fault::{FaultBranch, FaultPlan};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::CString;

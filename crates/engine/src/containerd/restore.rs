@@ -14,7 +14,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
-use vellum_service::config::{Config, Profile};
+use vellum_service::config::Config;
 use vellum_service::mounts::mountpoint::top_mount;
 use vellum_service::mounts::unmount::unmount;
 use vellum_service::{Failure, LayerSource};
@@ -133,10 +133,7 @@ impl RestoreRun<'_> {
     /// Fills the upper layer, and mounts the tree.
     fn mount(&self, lowers: Vec<LayerSource>) -> Result<(), Failure> {
         let RestoreSpec { root, upper, work, profile, .. } = self.described;
-        let profile = match profile.as_str() {
-            "passthrough" => Profile::Passthrough,
-            _ => Profile::Cached,
-        };
+        let profile = profile.parse().unwrap_or_default();
         for dir in [upper, work] {
             private(dir).map_err(|e| Failure::at(dir, e))?;
         }

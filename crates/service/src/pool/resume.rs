@@ -6,6 +6,7 @@ use super::mount_record::{self, MountRecord, RecordedMount};
 use super::new_mount::{self, NewMount, PreparedTree, SessionResources};
 use super::pool_service::PoolService;
 use crate::failure::Failure;
+use crate::instance::Instance;
 use crate::instance::tree::PersistentMemory;
 use crate::layers::OpenLayers;
 use crate::layers::cache::PredecessorCache;
@@ -174,8 +175,9 @@ fn one(service: &Arc<PoolService>, left: PredecessorMount) -> Result<(), Failure
     made.tree.resume(held);
     let mountpoint = Some(made.config.mountpoint.clone());
     let PreparedTree { config, tree, report, options, locks, cache, writeback } = made;
-    let instance = PreparedTree::instance(tree, report, cache, writeback.as_ref());
-    let session = Session::from_fd(Arc::clone(&instance), device, negotiated, options, mountpoint);
+    let session = Session::from_fd(Arc::clone(&tree), device, negotiated, options, mountpoint);
+    let mut instance = Instance::new(tree, session.handle(), report);
+    (instance.cache, instance.writeback) = (cache, writeback.as_ref().map(Arc::downgrade));
     // What had been read and not answered comes again. Before anything is read here, or that would come twice. A connection that
     // has ended has nothing to send.
     if let Err(error) = session.handle().notifier().resend() {

@@ -1,16 +1,20 @@
 //! A process that serves the tree, until it dies.
 
+#[path = "../../../branch/tests/support/fault/mod.rs"]
+mod fault;
+
 use crate::export::Slow;
 use crate::world::{Kernel, Way};
+use fault::{FaultBranch, FaultExport, FaultPlan, ObjectExport};
 use rustix::fs::{MemfdFlags, SeekFrom, fstat, ftruncate, memfd_create, seek};
 use rustix::io::{pread, pwrite};
 use std::collections::HashMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
-use vellum_branch::{FaultBranch, FaultExport, FaultPlan, MemoryBranch};
-use vellum_union::{Directory, Generations, Ledger, Profile, Union, UnionConfig, UpperConfig};
-use vellum_vfs::{Branch, Connection, Duties, Filesystem, Handout, NodeId};
+use vellum_branch::MemoryBranch;
+use vellum_union::{Directory, Generations, Ledger, Union, UnionConfig, UpperConfig};
+use vellum_vfs::{Branch, Connection, Duties, Filesystem, Handout, NodeId, Profile};
 
 /// Whether a process lives. What a dead one does reaches nobody: no disk, no kernel, no program.
 pub struct Life {
@@ -48,7 +52,7 @@ impl Service {
         config.lowers = vec![branch("lower")];
         config.profile = Profile::Passthrough;
         config.background = false;
-        let export = FaultExport::new(part("upper").export(), Arc::clone(&life.plan));
+        let export = FaultExport::new(ObjectExport::new(part("upper")), Arc::clone(&life.plan));
         config.export = Some(Arc::new(Slow(export)));
         config.generations = Some(Arc::clone(generations));
         config.ledger = Some(Arc::clone(&ledger));

@@ -330,8 +330,7 @@ impl Options {
                 }
             }
             "profile" => {
-                let named = [("cached", Profile::Cached), ("passthrough", Profile::Passthrough)];
-                config.profile = choice(key, raw, &named)?;
+                config.profile = choice(key, raw, &Profile::NAMES)?;
             }
             "keep_awake" => {
                 let named = [("auto", KeepAwake::Auto), ("on", KeepAwake::On), ("off", KeepAwake::Off)];

@@ -1,6 +1,6 @@
-//! Every system call that Vellum uses, behind a trait with a fault-injecting twin, and the calls of libcephfs.
+//! Every system call that Vellum uses, behind a trait, and the calls of libcephfs.
 //!
-//! [`Sys`] is the trait, [`Real`] the kernel, [`Faulty`] the twin. `unsafe` stays in the small modules that wrap
+//! [`Sys`] is the trait, [`Real`] the kernel. `unsafe` stays in the small modules that wrap
 //! calls for which no safe wrapper exists.
 
 mod call;
@@ -10,10 +10,8 @@ mod code_pages;
 pub mod cpu_latency;
 pub mod crash_point;
 mod daemon;
-mod fault;
 mod fork_shared_words;
 pub mod fuse_dev;
-mod handle;
 mod lease;
 mod lock;
 mod map;
@@ -47,9 +45,7 @@ pub use clone_files::{
 };
 pub use code_pages::{drop_code, find_code};
 pub use daemon::{BlockedSignals, Fork, become_io_flusher, calm_signals, fork, thread_count};
-pub use fault::{DEAD, Fault, Faulty, Occurrence};
 pub use fork_shared_words::{FAMILY_WORDS, ForkSharedWords};
-pub use handle::FileHandle;
 pub use lease::{give_lease_back, has_writers, ignore_leases, lease_to_read, open_beside_leases};
 pub use lock::{LockKind, is_ofd_shared};
 pub use map::ReadMap;

@@ -26,12 +26,13 @@ mod stage;
 mod writeback;
 
 use common::bare;
+use common::fault::FaultPlan;
 use common::quiet::quietly;
 use common::tree::{self, Tree};
 use common::watchdog::Watched;
 use scenarios::{Scenario, in_parts};
 use stage::{Kind, Stage};
-use vellum_branch::{FaultPlan, MemoryBranch};
+use vellum_branch::MemoryBranch;
 use vellum_union::Union;
 use vellum_vfs::{Errno, Result};
 

@@ -3,7 +3,8 @@
 
 use super::limits::RING_MIN;
 use super::*;
-use crate::{FaultBranch, FaultPlan, MemoryBranch};
+use crate::MemoryBranch;
+use crate::fault::{FaultBranch, FaultPlan};
 use fastrand::Rng;
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -2,9 +2,10 @@
 //! service killed in the middle of any change.
 
 use super::{BlockIndex, Holes, PartialFile, Record, Sidecar};
+use crate::fault::{FaultBranch, FaultPlan};
 use proptest::prelude::*;
 use std::sync::Arc;
-use vellum_branch::{FaultBranch, FaultPlan, MemoryBranch, MemoryOptions};
+use vellum_branch::{MemoryBranch, MemoryOptions};
 use vellum_vfs::{Branch, BranchFile, Errno, Name, Object, OpenMode, Result, Seek};
 
 const BLOCK: u64 = 4096;

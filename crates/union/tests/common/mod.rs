@@ -1,13 +1,16 @@
 //! What the tests of the union share: mounting layers that lie in memory, and looking at whole trees.
 #![allow(dead_code, reason = "each test program uses a part")]
 
+#[path = "../../../branch/tests/support/fault/mod.rs"]
+pub mod fault;
 pub mod quiet;
 pub mod tree;
 pub mod watchdog;
 
+use fault::{FaultBranch, FaultPlan};
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
-use vellum_branch::{FaultBranch, FaultPlan, MemoryBranch, Writeback, WritebackLimits};
+use vellum_branch::{MemoryBranch, Writeback, WritebackLimits};
 use vellum_union::{Union, UnionConfig, UpperConfig};
 use vellum_vfs::{
     ActiveOperations, Branch, Context, DirEntry, DirSink, Entry, Errno, FileKind, Filesystem, Handle, Name,

@@ -1,12 +1,13 @@
 //! What fdatasync has acknowledged is there after a loss of power, whatever the union has done to the file before.
 
+use crate::common::fault::FaultPlan;
 use crate::common::quiet::quietly;
 use crate::common::watchdog::Watched;
 use crate::common::{NO_HANDLE, ROOT, name, walk};
 use crate::stage::{Kind, Stage};
 use std::ffi::CString;
 use std::sync::Arc;
-use vellum_branch::{FaultPlan, MemoryBranch};
+use vellum_branch::MemoryBranch;
 use vellum_union::Union;
 use vellum_vfs::{Filesystem, NodeId, RenameFlags, SetAttr, WriteFlags};
 

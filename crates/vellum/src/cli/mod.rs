@@ -8,7 +8,7 @@ pub use container::{
     CacheArg, CephWriteArg, CheckpointArgs, CheckpointsArgs, CheckpointsCommand, NetworkArg, PsArgs,
     RestoreArgs, RmArgs, RunArgs,
 };
-pub use mount::{MountArgs, ProfileArg};
+pub use mount::MountArgs;
 pub use pool::{PoolArgs, PoolCommand, PoolSettings};
 
 use crate::zoned::ZonedArgs;

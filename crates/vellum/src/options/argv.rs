@@ -33,7 +33,9 @@ pub enum Classic {
 #[must_use]
 pub fn is_subcommand(args: &[OsString]) -> bool {
     let [program, first, rest @ ..] = args else { return false };
-    let named = cli::is_command(first);
+    let is_word =
+        !first.is_empty() && !first.as_bytes().starts_with(b"-") && !first.as_bytes().contains(&b'/');
+    let named = is_word && cli::is_command(first);
     let any = |begin: &[u8]| rest.iter().any(|arg| arg.as_bytes().starts_with(begin));
     let mounts_a_store = first == "zoned" && rest.first().is_some_and(|word| word == "mount");
     // With words of other programs.
@@ -46,9 +48,7 @@ pub fn is_subcommand(args: &[OsString]) -> bool {
         || others.iter().any(|name| first == *name)
         || (first == "run" && any(b"--image"));
     let switch = |arg: &OsString| matches!(arg.as_bytes(), [b'-', letters @ ..] if letters.first() != Some(&b'-') && letters.contains(&b'o'));
-    let misspelt =
-        !first.is_empty() && !first.as_bytes().starts_with(b"-") && !first.as_bytes().contains(&b'/');
-    let meant = if named { free || !any(b"-o") } else { misspelt && !rest.iter().any(switch) };
+    let meant = if named { free || !any(b"-o") } else { is_word && !rest.iter().any(switch) };
     meant && !is_mount_helper(program)
 }
 

@@ -1,5 +1,6 @@
 //! The passthrough profile: data that never comes to the daemon, and the swap of node ids.
 #![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(unsafe_code, reason = "a mapping")]
 
 mod common;
 

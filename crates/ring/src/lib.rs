@@ -66,7 +66,6 @@
 //!
 //! Examples: `examples/session.rs` makes the memory and calls through it; `examples/call_cost.rs` measures.
 #![no_std]
-#![deny(unsafe_code)]
 
 #[cfg(any(test, loom))]
 extern crate std;

@@ -2,6 +2,7 @@
 //!
 //! [`Sys`] is the trait, [`Real`] the kernel. `unsafe` stays in the small modules that wrap
 //! calls for which no safe wrapper exists.
+#![allow(unsafe_code, reason = "system calls")]
 
 mod call;
 pub mod ceph;

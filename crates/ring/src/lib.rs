@@ -76,10 +76,12 @@ mod call;
 mod client;
 mod copy;
 pub mod files;
+mod fnv;
 mod head;
 mod layout;
 #[cfg(not(loom))]
 mod linux;
+pub mod memory;
 #[cfg(loom)]
 mod model;
 mod pending_call;
@@ -96,6 +98,7 @@ mod view;
 
 pub use call::Call;
 pub use client::{AttachError, CallError, Caller, Client, Slot};
+pub use fnv::fnv1a;
 pub use head::{CORE_UNKNOWN, Request, Response};
 pub use layout::{DATA_MAX, Layout, LayoutError, MAGIC, SLOTS_MAX, VERSION};
 #[cfg(not(loom))]

@@ -17,9 +17,10 @@ use vellum::{
     balance, bench, checkpoint, doctor, flatten, help, inspect, log, metrics, mount, pool, ps, run, stats,
     top, umount, weight, zoned,
 };
-use vellum_engine::checkpoint::{library, loopback, pause, upper_view};
-use vellum_engine::container::{STATUS_FAILED, exec_helper, remove};
-use vellum_engine::podman::{apart, pass};
+use vellum_checkpoint::podman::{apart, pass};
+use vellum_checkpoint::{library, pause, upper_view};
+use vellum_container::loopback;
+use vellum_container::{STATUS_FAILED, exec_helper, remove};
 use vellum_service::Failure;
 
 fn main() -> ExitCode {
@@ -47,7 +48,7 @@ fn say(line: &str) {
 
 fn classic(args: &[OsString]) -> Result<(), Failure> {
     match argv::parse(args).map_err(refused)? {
-        Classic::Help => print(help::HELP),
+        Classic::Help => print(&help::text()),
         Classic::Version => print(&help::version()),
         Classic::Pretend => Ok(()),
         Classic::Mount(request) => mount::run(&request),
@@ -87,9 +88,7 @@ fn subcommand(args: &[OsString]) -> Result<ExitCode, Failure> {
         Command::Balance(arguments) => {
             balance::run(arguments.group, interval(arguments.interval)?, arguments.times, arguments.show)
         }
-        Command::BalanceGuard { parent } => {
-            log::to_stderr().and_then(|()| vellum_engine::balance::guard(parent))
-        }
+        Command::BalanceGuard { parent } => log::to_stderr().and_then(|()| vellum_balance::guard(parent)),
         Command::Weight(arguments) => weight::run(&arguments.mountpoint, &arguments.weight),
         Command::Metrics(arguments) => match arguments.listen {
             Some(listen) => metrics::serve(&listen.parse()?),

@@ -46,11 +46,8 @@ impl Room for CgroupRoom {
 impl PredecessorCache {
     /// Goes on with a predecessor's cache, which may hold so many bytes now. Before any mount is in one.
     pub(crate) fn take(inherited: &mut InheritedFds, bytes: u64) -> Option<Self> {
-        let mut of_kind = |name: &std::ffi::CStr| {
-            let wanted = format!("/memfd:{} (deleted)", name.to_string_lossy());
-            inherited.take_all(|link| link == wanted)
-        };
-        let (records, files) = (of_kind(SlabMemory::RECORDS), of_kind(SlabMemory::FILES));
+        let [records, files] =
+            [SlabMemory::RECORDS, SlabMemory::FILES].map(|name| inherited.take_memories(name));
         let numbered = |file: OwnedFd| (file.as_raw_fd(), file);
         let left = PredecessorFds { records, files: files.into_iter().map(numbered).collect() };
         let cache = Shared::gone_on(config(bytes), left, DEPTH, Some(Box::new(CgroupRoom)));

@@ -1,7 +1,6 @@
 //! The service: serves all mounts of a pool, or one of its own, those of its predecessor first.
 
 use super::mount_client::user_namespace;
-use super::mount_record::RecordFile;
 use super::new_mount::{NewMount, SessionResources};
 use super::sockets::{self, Listeners};
 use super::supervisor_state::SupervisorState;
@@ -199,7 +198,7 @@ impl PoolService {
         let NewMount { config, mut instance, mut session, beside } = fresh;
         let SessionResources { record, locks, generations, handouts } = beside;
         let tree = Arc::clone(&instance.tree);
-        let record = Arc::new(RecordFile::new(record));
+        let record = Arc::new(record);
         instance.record = Some(Arc::clone(&record));
         instance.watch_cache();
         instance.report.sandbox = self.confined.clone();

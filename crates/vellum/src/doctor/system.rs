@@ -162,7 +162,7 @@ fn runtime(host: &Host) -> Check {
 
 fn criu() -> Check {
     const SUBJECT: &str = "criu";
-    match vellum_engine::checkpoint::criu_version() {
+    match vellum_container::criu::criu_version() {
         Ok(version) => Check::ok(SUBJECT, format!("version {version}")),
         Err(failure) => Check::note(SUBJECT, format!("{failure}")).remedy("only checkpoints need it"),
     }

@@ -36,14 +36,14 @@ pub const SUBCOMMANDS: &[&str] = &[
     "restore",
     "checkpoints",
     "internal-tied",
-    vellum_engine::balance::GUARD,
-    vellum_engine::checkpoint::pause::GUARD,
-    vellum_engine::checkpoint::loopback::HOOK,
-    vellum_engine::checkpoint::library::LEAVES,
-    vellum_engine::checkpoint::upper_view::SHOWS,
-    vellum_engine::podman::APART,
-    vellum_engine::podman::GATE,
-    vellum_engine::mount::HELPER,
+    vellum_balance::GUARD,
+    vellum_checkpoint::pause::GUARD,
+    vellum_container::loopback::HOOK,
+    vellum_checkpoint::library::LEAVES,
+    vellum_checkpoint::upper_view::SHOWS,
+    vellum_checkpoint::podman::APART,
+    vellum_checkpoint::podman::GATE,
+    vellum_pool::mount::HELPER,
     "bench",
     "completions",
     "version",
@@ -73,7 +73,7 @@ pub fn is_subcommand(args: &[OsString]) -> bool {
     let any = |begin: &[u8]| rest.iter().any(|arg| arg.as_bytes().starts_with(begin));
     let mounts_a_store = first == "zoned" && rest.first().is_some_and(|word| word == "mount");
     // With words of other programs.
-    let others = ["internal-tied", vellum_engine::podman::APART, vellum_engine::podman::GATE];
+    let others = ["internal-tied", vellum_checkpoint::podman::APART, vellum_checkpoint::podman::GATE];
     let free = first == "mount"
         || mounts_a_store
         || others.iter().any(|name| first == *name)

@@ -20,8 +20,6 @@ use std::time::{Duration, Instant};
 use vellum_vfs::Name;
 
 const MIB: usize = 1 << 20;
-/// How long a metadata server may be late after a client has died.
-const MOMENT: Duration = Duration::from_secs(2);
 
 /// Makes an upper layer and a work directory on the cluster, in a directory of that name, and the rest of a mount here.
 pub(super) fn far(cx: &Cx, cluster: &Cluster, name: &str, lowers: &[&str]) -> Outcome<Layers> {
@@ -375,11 +373,14 @@ pub(super) fn killed_by(
             let found = timeless(taken(&mount)?);
             tree::same(&format!("killed meanwhile, {profile}"), &found, &wanted, Ignore::default())
         };
-        // The size of a file with several names may be an old one for a moment.
-        if let Err(why) = same() {
-            println!("{profile}: at first {why:?}");
-            std::thread::sleep(MOMENT);
-            same()?;
+        // A metadata server may be late after a client has died: the size of a file with several names is an old one then.
+        let begin = Instant::now();
+        while let Err(why) = same() {
+            println!("{profile}: after {} ms {why:?}", begin.elapsed().as_millis());
+            if begin.elapsed() > PATIENCE {
+                return Err(why);
+            }
+            std::thread::sleep(Duration::from_millis(200));
         }
     }
     Ok(())

@@ -83,6 +83,8 @@ pub struct World {
     pub held: Vec<Held>,
     /// What it hears, once it does.
     pub kernel: Option<Arc<Kernel>>,
+    /// Processes that are gone: what they had open stays open as long as the world is there.
+    dead: Vec<(Arc<Union>, Arc<Ledger>)>,
 }
 
 /// A kernel that believes attributes until it is told better.
@@ -199,7 +201,7 @@ impl World {
         }
         let union = Arc::new(open(dir.path(), &ledger, storage, &plan));
         let held = vec![Held { node: NodeId::ROOT, lookups: 0, opens: Vec::new() }];
-        Self { storage, plan, dir, union, ledger, held, kernel: None }
+        Self { storage, plan, dir, union, ledger, held, kernel: None, dead: Vec::new() }
     }
 
     /// From now on a kernel hears what is said to it.
@@ -295,8 +297,8 @@ impl World {
     pub fn replace_by(&mut self, memory: OwnedFd) {
         let ledger = Arc::new(Ledger::open(memory).unwrap());
         let union = Arc::new(open(self.dir.path(), &ledger, self.storage, &self.plan));
-        std::mem::forget(std::mem::replace(&mut self.union, union));
-        std::mem::forget(std::mem::replace(&mut self.ledger, Arc::clone(&ledger)));
+        let dead = std::mem::replace(&mut self.union, union);
+        self.dead.push((dead, std::mem::replace(&mut self.ledger, Arc::clone(&ledger))));
         // Other descriptors of the same objects: those of the first process are still its own here.
         let again = |fd: RawFd| -> Option<(RawFd, OwnedFd)> {
             let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;

@@ -22,7 +22,8 @@ pub struct MountArgs {
     /// The work directory, on the filesystem of the upper layer.
     #[arg(long, value_name = "DIR")]
     pub work: Option<PathBuf>,
-    /// The path of file data.
+    /// The path of file data: the page cache of the mount (cached), or the layer's file, which the kernel uses directly (passthrough, needs
+    /// privileges).
     #[arg(long, value_parser = profile())]
     pub profile: Option<Profile>,
     /// The pool of the mount.

@@ -63,7 +63,7 @@ fn main() -> Result<()> {
         }
         client.sync().map_err(failed)?;
     }
-    // The same order each time.
+    // The seed is fixed, so that runs read in one order.
     let mut order: Vec<u64> = (0..(mib << 20) / BLOCK as u64).collect();
     fastrand::Rng::with_seed(1).shuffle(&mut order);
     let mut all = vec![(Vec::new(), Vec::new()); CLIENTS.len()];

@@ -106,7 +106,7 @@ impl<'a> Mount<'a> {
         let (written, only_read) = request.roots();
         let roots =
             descriptors.iter().skip(1).take(written + only_read).map(identity).collect::<Result<_, _>>()?;
-        let device = top_mount(&point).map(|mount| mount.device).unwrap_or_default();
+        let device = top_mount(point).map(|mount| mount.device).unwrap_or_default();
         Ok(Self {
             config,
             point,

@@ -2,7 +2,7 @@
 
 use crate::options::{BadInput, Options, Request};
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use vellum_service::config::Profile;
@@ -51,7 +51,10 @@ pub struct MountArgs {
 
 /// Reads a profile's name.
 fn profile() -> impl TypedValueParser<Value = Profile> {
-    PossibleValuesParser::new(Profile::NAMES.map(|(name, _)| name)).try_map(|name| name.parse::<Profile>())
+    let cached = PossibleValue::new("cached").help("The page cache of the mount");
+    let passthrough =
+        PossibleValue::new("passthrough").help("The kernel uses the layer's file directly; needs privileges");
+    PossibleValuesParser::new([cached, passthrough]).try_map(|name| name.parse::<Profile>())
 }
 
 impl MountArgs {

@@ -58,6 +58,19 @@ impl LockedDir {
         }
     }
 
+    /// As [`Self::existing`]. An owner that is about to end is waited for: of a killed process this descriptor may be
+    /// closed long after others, where the processors are busy.
+    pub(crate) fn abandoned(path: &Path, patience: Duration) -> io::Result<Option<Self>> {
+        let begin = Instant::now();
+        loop {
+            match Self::take(path)? {
+                LockAttempt::Ours(owned) => return Ok(Some(owned)),
+                LockAttempt::Others if begin.elapsed() < patience => thread::sleep(PAUSE),
+                LockAttempt::Others | LockAttempt::Gone => return Ok(None),
+            }
+        }
+    }
+
     /// Whether its owner lives. Nobody else is kept from taking it over meanwhile by more than a moment, and nobody who asks the same.
     pub(crate) fn has_owner(path: &Path) -> io::Result<bool> {
         let Some(dir) = Self::open(path)? else { return Ok(false) };
@@ -119,6 +132,22 @@ mod tests {
         fs::remove_dir_all(second.path()).unwrap();
         // While the old one is still locked, a new one of this name is another directory.
         assert!(LockedDir::make(&path).unwrap().is_some());
+    }
+
+    #[test]
+    fn an_owner_that_is_about_to_end_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        let owner = LockedDir::make(&path).unwrap().unwrap();
+        assert!(LockedDir::abandoned(&path, Duration::from_millis(20)).unwrap().is_none(), "its owner lives");
+        let waiting = {
+            let path = path.clone();
+            thread::spawn(move || LockedDir::abandoned(&path, Duration::from_secs(60)))
+        };
+        thread::sleep(Duration::from_millis(50));
+        drop(owner);
+        fs::remove_dir(waiting.join().unwrap().unwrap().unwrap().path()).unwrap();
+        assert!(LockedDir::abandoned(&path, Duration::from_secs(60)).unwrap().is_none(), "it is gone");
     }
 
     /// Others remove what they take for left over, also what is being made just now.

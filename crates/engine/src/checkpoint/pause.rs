@@ -14,11 +14,14 @@ use std::io::{self, PipeWriter, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 use vellum_service::Failure;
 use vellum_sys::remove_tree;
 
 /// The subcommand of `vellum` that is a guard.
 pub const GUARD: &str = "internal-thaw";
+/// How long a command that was killed may hold what it had open.
+const DEATH_MAX: Duration = Duration::from_secs(60);
 /// What the command says when nothing is left to be done,
 const DONE: &[u8; 4] = b"done";
 /// and when it is about to end the container, whose processes are held for that.
@@ -220,7 +223,8 @@ pub fn guard(runtime: &Path, state: &Path, id: &OsStr, unfinished: &Path) {
     let mut command = Command::new(runtime);
     command.arg("--root").arg(state).arg("resume").arg(id);
     let _ = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
-    if let Ok(Some(dead)) = LockedDir::existing(unfinished) {
+    // A command of the lowest priority may be long in dying.
+    if let Ok(Some(dead)) = LockedDir::abandoned(unfinished, DEATH_MAX) {
         let _ = remove_tree(dead.path());
     }
 }

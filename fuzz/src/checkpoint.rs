@@ -2,5 +2,5 @@
 
 /// Bytes of one.
 pub(crate) fn feed(data: &[u8]) -> bool {
-    vellum_engine::checkpoint::parse_hostile(data)
+    vellum_checkpoint::parse_hostile(data)
 }

@@ -4,7 +4,7 @@ use crate::Input;
 use sha2::{Digest, Sha256};
 use std::fs;
 use std::path::Path;
-use vellum_engine::image::{Layout, read_all};
+use vellum_container::image::{Layout, read_all};
 
 /// A layer's archive, entry by entry, with its data.
 pub(crate) fn archive(bytes: &[u8]) -> bool {

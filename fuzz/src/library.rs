@@ -2,5 +2,5 @@
 
 /// Any bytes as both.
 pub(crate) fn feed(bytes: &[u8]) -> bool {
-    vellum_engine::checkpoint::library::parse_hostile(bytes)
+    vellum_checkpoint::library::parse_hostile(bytes)
 }

@@ -103,10 +103,11 @@ still() {
   run --name busy base sh -c 'for n in 1 2; do (i=0; while :; do i=$((i+1)); echo $i >> /srv/busy$n; done) & done
     x=$(busybox head -c 30000000 /dev/zero | busybox tr "\\0" x); echo > /srv/ready; wait'
   eventually podman exec busy test -e /srv/ready
-  take podman:busy --compress none
-  podman mount busy > at
-  for n in 1 2; do same "what $n has written" "$(tail -n1 "kept/busy/upper/srv/busy$n")" "$(tail -n1 "$(cat at)/srv/busy$n")"; done
-  podman umount busy; podman rm busy; vellum checkpoints delete kept busy
+  take podman:busy
+  podman mount busy > at; cp "$(cat at)"/srv/busy? .; podman umount busy; podman rm busy
+  restore_and_look kept/busy "$DIR/root/overlay"
+  for n in 1 2; do same "what $n has written" "$(tail -n1 "seen/busy$n")" "$(tail -n1 "busy$n")"; done
+  podman rm -f -t0 busy; vellum checkpoints delete kept busy
   # Podman does not kill it, or the command is killed first: it goes on.
   mkdir -p shim; printf '#!/bin/sh\nfor word; do [ "$word" != kill ] || { %s; exit 1; }; done\nexec %s "$@"\n' '[ -e alone ] || kill -KILL $PPID' "$(command -v podman)" > shim/podman; chmod 755 shim/podman
   run --name held base sh -c "$COUNT"; sleep 0.3
@@ -190,7 +191,7 @@ interrupted() {
   done
   restore kept/cut; counts_on cut; gapless cut; podman rm -f -t0 cut
   # Images that CRIU cannot read: podman has no container.
-  cp -a kept/cut kept/broken; echo none > kept/broken/images/core-1.img
+  cp -a kept/cut kept/broken; damage kept/broken/object
   local rc=0; restore kept/broken 2> said || rc=$?; cat said
   same "status, lines" "125 1" "$rc $(wc -l < said)"
   same "containers" "" "$(podman ps -aq)"

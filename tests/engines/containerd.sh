@@ -112,8 +112,10 @@ still() {
   run busy 'for n in 1 2; do (i=0; while :; do i=$((i+1)); echo $i >> /srv/busy$n; done) & done
     x=$(busybox head -c 30000000 /dev/zero | busybox tr "\\0" x); echo > /srv/ready; wait'
   eventually test -e "$ROOT/srv/ready"
-  take "containerd:$NS/busy" --compress none
-  for n in 1 2; do same "what $n has written" "$(tail -n1 "kept/busy/upper/srv/busy$n")" "$(tail -n1 "$ROOT/srv/busy$n")"; done
+  take "containerd:$NS/busy"
+  cp "$ROOT"/srv/busy? .; forget busy
+  restore_and_look kept/busy "$DIR/up"
+  for n in 1 2; do same "what $n has written" "$(tail -n1 "seen/busy$n")" "$(tail -n1 "busy$n")"; done
   forget busy; vellum checkpoints delete kept busy
 }
 store() {
@@ -150,7 +152,7 @@ interrupted() {
   done
   restore kept/cut; counts_on; gapless; forget cut
   # Images that CRIU cannot read: nothing is left.
-  cp -a kept/cut kept/broken; echo none > kept/broken/images/core-1.img
+  cp -a kept/cut kept/broken; damage kept/broken/object
   restore kept/broken 2> said || rc=$?; cat said
   same "status, lines" "125 1" "$rc $(wc -l < said)"
   same "containers" "" "$(ctr containers ls -q)"

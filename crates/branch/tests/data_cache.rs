@@ -10,9 +10,10 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Duration;
+use support::fault::{FaultBranch, FaultPlan};
 use support::*;
-use vellum_branch::{DataCacheBranch, FaultBranch, FaultPlan, SETTLE, VersionCheck};
-use vellum_cache::{BLOCK_BYTES, Config, Kind, Shared, SlabMemory};
+use vellum_branch::{DataCacheBranch, SETTLE, VersionCheck};
+use vellum_cache::{BLOCK_BYTES, Config, S3Fifo, Shared, SlabMemory};
 use vellum_vfs::{Branch, BranchDir, BranchFile, Errno, OpenMode, RenameFlags};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
@@ -35,7 +36,7 @@ impl World {
 
     /// With a cache of so many bytes.
     fn with_cache(capacity: u64) -> Self {
-        let config = Config { capacity, files: 100, policy: Kind::default() };
+        let config = Config { capacity, files: 100, policy: S3Fifo::queue };
         Self { cache: Shared::new(config, SlabMemory::default()), ..Self::new() }
     }
 
@@ -287,7 +288,7 @@ fn faults_never_become_data() {
             let failed = act(&world);
             assert!(dies || failed.len() <= 1, "{failed:?}");
             assert!(
-                failed.iter().all(|errno| *errno == if dies { vellum_branch::DEAD } else { Errno::NOSPC })
+                failed.iter().all(|errno| *errno == if dies { support::fault::DEAD } else { Errno::NOSPC })
             );
             world.plan.reset();
             assert!(act(&world).is_empty());

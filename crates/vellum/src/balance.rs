@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
-use vellum_engine::Failure;
-use vellum_engine::balance::{self, Activity, Row};
+use vellum_balance::{Activity, Row};
+use vellum_service::Failure;
 
 /// Balances the groups below `group` once in each `interval`, so many times, or until it is ended.
 pub fn run(
@@ -16,7 +16,7 @@ pub fn run(
     show: bool,
 ) -> Result<(), Failure> {
     log::to_stderr()?;
-    balance::run(group, interval, times, |rows| {
+    vellum_balance::run(group, interval, times, |rows| {
         if !show {
             return Ok(());
         }

@@ -8,12 +8,13 @@ use serde::Serialize;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
-use vellum_engine::Failure;
-use vellum_engine::checkpoint::{
-    CheckpointEntry, CheckpointOptions, Checkpoints, ContainerEngine, Record, Take, take as take_checkpoint,
+use vellum_checkpoint::{
+    CheckpointEntry, CheckpointOptions, Checkpoints, ContainerEngine, Record, Take,
+    restore as restore_container, take as take_checkpoint,
 };
-use vellum_engine::container::{ContainerExit, Restore, STATUS_FAILED, restore as restore_container};
-use vellum_engine::image::Source;
+use vellum_container::image::Source;
+use vellum_container::{ContainerExit, Restore, STATUS_FAILED};
+use vellum_service::Failure;
 use vellum_service::layers::ceph::Cluster;
 
 /// A checkpoint as programs see it.
@@ -62,7 +63,11 @@ pub fn take(arguments: CheckpointArgs) -> Result<String, Failure> {
 
 /// Has a container go on, to its end. The exit status, and why, as of `vellum run`.
 pub fn restore(arguments: RestoreArgs) -> (u8, Option<Failure>) {
-    match log::to_stderr().and_then(|()| request(arguments)).and_then(|asked| restore_container(&asked)) {
+    let checkpoint = arguments.checkpoint.clone();
+    let restored = log::to_stderr()
+        .and_then(|()| request(arguments))
+        .and_then(|asked| restore_container(checkpoint.as_deref(), &asked));
+    match restored {
         Ok(ContainerExit { status, said }) => (status, said.map(Failure::system)),
         Err(failure) => {
             let status = if failure.exit_status() == 2 { 2 } else { STATUS_FAILED };
@@ -85,7 +90,6 @@ fn request(arguments: RestoreArgs) -> Result<Restore, Failure> {
     }
     Ok(Restore {
         vellum: program()?,
-        checkpoint: arguments.checkpoint,
         pool: arguments.pool.map(|name| name.parse()).transpose()?,
         name: arguments.name,
         image,

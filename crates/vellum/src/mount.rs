@@ -3,7 +3,8 @@
 use crate::log;
 use crate::options::Request;
 use std::path::PathBuf;
-use vellum_engine::{Failure, Mount, helper, mount};
+use vellum_pool::{Mount, helper, mount};
+use vellum_service::Failure;
 
 /// Mounts; returns when the mount is ready, or in the foreground when it is gone.
 pub fn run(request: &Request) -> Result<(), Failure> {

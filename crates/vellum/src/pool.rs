@@ -6,9 +6,10 @@ use serde::Serialize;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::str::FromStr;
-use vellum_engine::bytes::Bytes;
-use vellum_engine::pool::Member;
-use vellum_engine::{Failure, Pool, PoolName, Settings, Store, helper};
+use vellum_pool::bytes::Bytes;
+use vellum_pool::pool::Member;
+use vellum_pool::{Pool, PoolName, Settings, Store, helper};
+use vellum_service::Failure;
 use vellum_service::pool::{KEEPERS, Status, restart};
 
 /// The word that takes a setting back.

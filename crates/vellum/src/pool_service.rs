@@ -2,7 +2,8 @@
 
 use crate::log;
 use std::path::{Path, PathBuf};
-use vellum_engine::{Failure, Pool, PoolName, Store};
+use vellum_pool::{Pool, PoolName, Store};
+use vellum_service::Failure;
 use vellum_service::mounts::session_setup::settle;
 use vellum_service::pool::{PoolServer, SupervisorOptions, listen, supervise};
 use vellum_service::process::daemon::{Side, StartupReport, close_callers, detach, own_ipc};

@@ -4,8 +4,8 @@ use crate::checkpoint::{age, plain};
 use crate::cli::PsArgs;
 use crate::json::pretty;
 use std::fmt::Write;
-use vellum_engine::Failure;
-use vellum_engine::container::{ContainerEntry, list};
+use vellum_container::{ContainerEntry, list};
+use vellum_service::Failure;
 
 /// What is printed.
 pub fn run(arguments: &PsArgs) -> Result<String, Failure> {

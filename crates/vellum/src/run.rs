@@ -3,11 +3,9 @@
 use crate::cli::{CacheArg, CephWriteArg, NetworkArg, RunArgs};
 use crate::log;
 use crate::weight::parse;
-use vellum_engine::Failure;
-use vellum_engine::container::{
-    ContainerExit, ProcessOptions, Request, STATUS_FAILED, Volume, run as run_container,
-};
-use vellum_engine::image::Source;
+use vellum_container::image::Source;
+use vellum_container::{ContainerExit, ProcessOptions, Request, STATUS_FAILED, Volume, run as run_container};
+use vellum_service::Failure;
 use vellum_service::LayerSource;
 use vellum_service::config::{LayerWriters, WritebackConfig};
 use vellum_service::layers::ceph::Cluster;

@@ -5,7 +5,8 @@ use crate::mounts::{Answer, Answers, Choice, ask_all};
 use serde::Serialize;
 use std::fmt::Write;
 use std::time::Duration;
-use vellum_engine::{Failure, PoolName};
+use vellum_pool::PoolName;
+use vellum_service::Failure;
 use vellum_service::instance::stats::{CacheStats, InstanceStats, OperationStats};
 
 /// A mount, for programs.

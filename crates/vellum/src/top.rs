@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
-use vellum_engine::Failure;
+use vellum_service::Failure;
 use vellum_service::instance::stats::InstanceStats;
 
 /// To the upper left corner, and everything below it away.

@@ -4,7 +4,7 @@ use crate::query::{answer, refused};
 use rustix::io::Errno;
 use std::ffi::CString;
 use std::path::Path;
-use vellum_engine::Failure;
+use vellum_service::Failure;
 use vellum_service::config::WEIGHTS;
 use vellum_service::instance::{INSTANCE, WEIGHT};
 

@@ -86,7 +86,6 @@ impl Run {
     /// Runs threads until one of them has ended, and kills the service all the time.
     fn kill(&self, mount: &Mount, threads: u64, act: impl Fn(u64, &mut Rng) -> Outcome + Sync) -> Outcome {
         self.begin.get_or_init(Instant::now);
-        self.ends.store(false, Relaxed);
         let seed = self.seed + self.kills.load(Relaxed) * threads;
         std::thread::scope(|scope| -> Outcome {
             let act = &act;
@@ -100,7 +99,11 @@ impl Run {
                 self.kills.fetch_add(1, Relaxed);
             }
             self.ends.store(true, Relaxed);
-            threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| fail("a panic")))
+            let outcome =
+                threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| fail("a panic")));
+            // A case may have further rounds.
+            self.ends.store(false, Relaxed);
+            outcome
         })
     }
 }

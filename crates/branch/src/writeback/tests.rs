@@ -1,30 +1,21 @@
 //! What a death at any moment leaves, what a hostile log does, and what is told of failures; over a disk that keeps changes of files until
 //! they are synced.
 
-use super::crash_point::watch;
 use super::limits::RING_MIN;
 use super::*;
-use crate::{FaultBranch, FaultPlan, MemoryBranch};
+use crate::MemoryBranch;
+use crate::fault::{FaultBranch, FaultPlan};
+use fastrand::Rng;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::os::fd::AsFd as _;
 use std::rc::Rc;
-use vellum_sys::SharedWords;
+use vellum_sys::crash_point::{at_each, copy};
+use vellum_sys::{MemoryKind, PersistentMemory};
 use vellum_vfs::{Name, RenameFlags};
 
 const LIMITS: WritebackLimits = WritebackLimits { bytes: RING_MIN, age: Duration::from_secs(3600) };
-
-/// Numbers by chance that are the same each time.
-#[derive(Clone)]
-struct SeededRandom(u64);
-
-impl SeededRandom {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from(self.0 >> 33).unwrap() % n
-    }
-}
 
 fn pair(disk: &MemoryBranch) -> (Arc<dyn Branch>, Arc<dyn Branch>) {
     (disk.subtree("upper").unwrap(), disk.subtree("work").unwrap())
@@ -68,12 +59,7 @@ fn see(branch: &dyn Branch) -> BTreeMap<Vec<u8>, FileSnapshot> {
 
 /// The log's memory as a successor finds it.
 fn copied(log: &Log) -> OwnedFd {
-    let words = log.words();
-    let copy = SharedWords::create_sealed(Writeback::MEMORY, words.len()).unwrap();
-    let mut bytes = vec![0; words.len() * 8];
-    assert_eq!(rustix::io::pread(words, &mut bytes, 0).unwrap(), bytes.len());
-    assert_eq!(rustix::io::pwrite(&copy, &bytes, 0).unwrap(), bytes.len());
-    copy.as_fd().try_clone_to_owned().unwrap()
+    copy(log.memory(), c"copy").unwrap()
 }
 
 /// What a successor serves, of a disk that was left and a log.
@@ -110,41 +96,42 @@ fn act(
     upper: &Arc<dyn Branch>,
     writeback: &Writeback,
     open: &mut BTreeMap<CString, Arc<dyn BranchFile>>,
-    chance: &mut SeededRandom,
+    chance: &mut Rng,
 ) {
     let root = upper.root();
-    let one = name(chance.below(FILES));
+    let one = name(chance.usize(..FILES));
     let at = Name::new(&one).unwrap();
     let file = open.get(&one).cloned().or_else(|| root.open_file(at, OpenMode::READ | OpenMode::WRITE).ok());
-    match (chance.below(20), file) {
+    match (chance.usize(..20), file) {
         (0..=1, _) => drop(root.create(at, 0o640).map(|file| open.insert(one, file))),
         (2..=8, Some(file)) => {
-            let data: Vec<u8> = (0..1 + chance.below(6000)).map(|_| chance.below(255) as u8 + 1).collect();
-            let offset = chance.below(9000) as u64;
+            let data: Vec<u8> =
+                (0..1 + chance.usize(..6000)).map(|_| chance.usize(..255) as u8 + 1).collect();
+            let offset = chance.usize(..9000) as u64;
             assert_eq!(file.write_at(&data, offset).unwrap(), data.len());
         }
-        (9..=10, Some(file)) => file.truncate(chance.below(9000) as u64).unwrap(),
-        (11, Some(_)) => root.set_mode_at(at, 0o600 + chance.below(64) as u32).unwrap_or_default(),
-        (12, Some(file)) => file.set_owner(Some(chance.below(9) as u32), None).unwrap(),
+        (9..=10, Some(file)) => file.truncate(chance.usize(..9000) as u64).unwrap(),
+        (11, Some(_)) => root.set_mode_at(at, 0o600 + chance.usize(..64) as u32).unwrap_or_default(),
+        (12, Some(file)) => file.set_owner(Some(chance.usize(..9) as u32), None).unwrap(),
         (13, Some(file)) => file.sync(true).unwrap(),
-        (14, Some(file)) => file.set_xattr(c"user.a", &[chance.below(255) as u8], 0).unwrap(),
-        (15, Some(file)) if chance.below(2) == 0 => {
-            file.set_xattr(ACCESS_ACL, &acl(chance.below(8)), 0).unwrap()
+        (14, Some(file)) => file.set_xattr(c"user.a", &[chance.usize(..255) as u8], 0).unwrap(),
+        (15, Some(file)) if chance.usize(..2) == 0 => {
+            file.set_xattr(ACCESS_ACL, &acl(chance.usize(..8)), 0).unwrap()
         }
         (15, _) => {
             open.remove(&one);
             drop(root.remove(at));
         }
         (16, _) => {
-            let two = name(chance.below(FILES));
+            let two = name(chance.usize(..FILES));
             if root.rename(at, &*root, Name::new(&two).unwrap(), RenameFlags::empty()).is_ok() && one != two {
                 open.remove(&two);
                 let moved = open.remove(&one);
                 open.extend(moved.map(|file| (two, file)));
             }
         }
-        (17, _) => drop(root.link(at, &*root, Name::new(&name(chance.below(FILES))).unwrap())),
-        (18, _) => writeback.write_due(Instant::now() + Duration::from_secs(chance.below(2) as u64 * 7200)),
+        (17, _) => drop(root.link(at, &*root, Name::new(&name(chance.usize(..FILES))).unwrap())),
+        (18, _) => writeback.write_due(Instant::now() + Duration::from_secs(chance.usize(..2) as u64 * 7200)),
         (19, Some(_)) => drop(root.open_file(at, OpenMode::WRITE | OpenMode::TRUNCATE)),
         (_, _) => {}
     }
@@ -153,9 +140,9 @@ fn act(
 /// Whatever the moment, what is served afterwards is what was there before an operation, or what is there after it.
 #[test]
 fn a_death_at_any_moment_loses_nothing_that_was_answered() {
-    let (mut moments, mut wrapped, mut late) = (0, 0, 0);
+    let (mut moments, mut points, mut wrapped, mut late) = (0, 0, 0, 0);
     for seed in 0..12 {
-        let mut chance = SeededRandom(seed);
+        let mut chance = Rng::with_seed(seed);
         let disk = disk();
         let (upper, work) = pair(&disk);
         let writeback = Writeback::create(Arc::clone(&upper), work, LIMITS).unwrap();
@@ -167,15 +154,15 @@ fn a_death_at_any_moment_loses_nothing_that_was_answered() {
             let look = {
                 let (disk, writeback, seen) =
                     (Arc::clone(&disk), Arc::downgrade(&writeback), Rc::clone(&seen));
-                let mut chance = SeededRandom(seed * 1000 + turn);
+                let mut chance = Rng::with_seed(seed * 1000 + turn);
                 move || {
                     let Some(writeback) = writeback.upgrade() else { return };
-                    let left = disk.after_client_loss(&mut |n| chance.below(n)).unwrap();
+                    let left = disk.after_client_loss(&mut |n| chance.usize(..n)).unwrap();
                     seen.borrow_mut()
                         .push((see(&*left.subtree("upper").unwrap()), after(&left, copied(&writeback.log))));
                 }
             };
-            watch(look, || act(&tree, &writeback, &mut open, &mut chance));
+            points += at_each(look, || act(&tree, &writeback, &mut open, &mut chance)).1;
             let now = see(&*upper);
             for (bare, served) in seen.borrow().iter() {
                 moments += 1;
@@ -194,8 +181,9 @@ fn a_death_at_any_moment_loses_nothing_that_was_answered() {
         }
         wrapped += usize::from(writeback.log.head() > writeback.log.size());
     }
+    assert_eq!(moments, points, "each was looked at");
     assert!(
-        moments > 2000 && wrapped > 6 && late > 500,
+        moments > 2600 && wrapped > 6 && late > 500,
         "{moments} moments, {wrapped} logs went round, {late} took the log"
     );
 }
@@ -254,21 +242,18 @@ fn a_successor_may_die_as_well() {
     let (left, memory, should) = left();
     left.record();
     let (upper, work) = pair(&left);
-    let copy = memory.try_clone().unwrap();
-    let count = Rc::new(RefCell::new(0));
+    let own = memory.try_clone().unwrap();
     let look = {
-        let (count, left, should) = (Rc::clone(&count), Arc::clone(&left), should.clone());
-        let mut chance = SeededRandom(7);
+        let (left, should) = (Arc::clone(&left), should.clone());
+        let mut chance = Rng::with_seed(7);
         move || {
-            *count.borrow_mut() += 1;
-            let again = left.after_client_loss(&mut |n| chance.below(n)).unwrap();
-            let log = Log::open(copy.try_clone().unwrap()).unwrap();
-            assert_eq!(after(&again, copied(&log)), should);
+            let again = left.after_client_loss(&mut |n| chance.usize(..n)).unwrap();
+            assert_eq!(after(&again, copy(&own, c"copy").unwrap()), should);
         }
     };
-    let (writeback, replayed) =
-        watch(look, || Writeback::go_on(Arc::clone(&upper), work, LIMITS, memory)).unwrap();
-    assert_eq!((replayed.changes, *count.borrow() > 20), (20, true), "{} moments", count.borrow());
+    let (went_on, points) = at_each(look, || Writeback::go_on(Arc::clone(&upper), work, LIMITS, memory));
+    let (writeback, replayed) = went_on.unwrap();
+    assert_eq!((replayed.changes, points > 20), (20, true), "{points} moments");
     assert_eq!(see(&*upper), should);
     drop(writeback);
 }
@@ -276,19 +261,19 @@ fn a_successor_may_die_as_well() {
 /// Whatever is in the memory: what is believed was written as a record, and nothing outside is touched.
 #[test]
 fn a_log_that_was_tampered_with_is_read_as_far_as_it_makes_sense() {
-    let mut chance = SeededRandom(99);
+    let mut chance = Rng::with_seed(99);
     let (mut refused, mut cut, mut whole) = (0, 0, 0);
     for _ in 0..400 {
         let (left, memory, _) = left();
         let outside = left.subtree("").unwrap().root().create(Name::new(c"outside").unwrap(), 0o600).unwrap();
         outside.write_at(b"outside", 0).unwrap();
-        for _ in 0..1 + chance.below(3) {
+        for _ in 0..1 + chance.usize(..3) {
             // The first page and the first records.
-            let at = if chance.below(2) == 0 { chance.below(5) * 8 } else { 4096 + chance.below(9000) };
-            let bytes: Vec<u8> = match chance.below(3) {
-                0 => vec![chance.below(256) as u8],
+            let at = if chance.usize(..2) == 0 { chance.usize(..5) * 8 } else { 4096 + chance.usize(..9000) };
+            let bytes: Vec<u8> = match chance.usize(..3) {
+                0 => vec![chance.usize(..256) as u8],
                 1 => vec![0xff; 8],
-                _ => (0..chance.below(80)).map(|_| chance.below(256) as u8).collect(),
+                _ => (0..chance.usize(..80)).map(|_| chance.usize(..256) as u8).collect(),
             };
             rustix::io::pwrite(&memory, &bytes, at as u64).unwrap();
         }
@@ -327,11 +312,10 @@ fn only_files_of_the_layer_are_written_to() {
 
 #[test]
 fn what_is_no_log_is_refused() {
-    let sealed =
-        |words| SharedWords::create_sealed(c"x", words).unwrap().as_fd().try_clone_to_owned().unwrap();
-    let unsealed = SharedWords::create(c"x", 4096).unwrap().as_fd().try_clone_to_owned().unwrap();
-    for memory in [sealed(4096), sealed(1), unsealed] {
-        assert_eq!(Log::open(memory).err(), Some(Errno::BADMSG));
+    const OTHER: MemoryKind = MemoryKind { name: c"x", magic: 1, words: 1..=1 << 20 };
+    for words in [1, 4096, (RING_MIN / 8) as usize + PersistentMemory::HEADER] {
+        let memory = PersistentMemory::create(&OTHER, words).unwrap();
+        assert_eq!(Log::open(memory.as_fd().try_clone_to_owned().unwrap()).err(), Some(Errno::BADMSG));
     }
     assert_eq!(Log::create(RING_MIN - 1).err(), Some(Errno::INVAL));
 }
@@ -447,18 +431,18 @@ fn changes_of_many_threads_have_one_order() {
             for thread in 0..4 {
                 let files = &files;
                 scope.spawn(move || {
-                    let mut chance = SeededRandom(seed * 10 + thread);
+                    let mut chance = Rng::with_seed(seed * 10 + thread);
                     let mut pauses = chance.clone();
                     // Others come at any step.
-                    let pause = move || (0..pauses.below(4)).for_each(|_| std::thread::yield_now());
-                    watch(pause, || {
+                    let pause = move || (0..pauses.usize(..4)).for_each(|_| std::thread::yield_now());
+                    at_each(pause, || {
                         for _ in 0..6 {
-                            let file = &files[chance.below(4) / 3];
-                            if chance.below(10) == 0 {
-                                file.truncate(chance.below(600) as u64).unwrap();
+                            let file = &files[chance.usize(..4) / 3];
+                            if chance.usize(..10) == 0 {
+                                file.truncate(chance.usize(..600) as u64).unwrap();
                             } else {
-                                let data = vec![chance.below(255) as u8 + 1; 1 + chance.below(200)];
-                                file.write_at(&data, chance.below(400) as u64).unwrap();
+                                let data = vec![chance.usize(..255) as u8 + 1; 1 + chance.usize(..200)];
+                                file.write_at(&data, chance.usize(..400) as u64).unwrap();
                             }
                         }
                     });
@@ -467,8 +451,8 @@ fn changes_of_many_threads_have_one_order() {
             scope.spawn(|| (0..2).for_each(|_| writeback.write_due(Instant::now())));
         });
         let should = see(&*upper);
-        let mut chance = SeededRandom(seed);
-        let left = disk.after_client_loss(&mut |n| chance.below(n)).unwrap();
+        let mut chance = Rng::with_seed(seed);
+        let left = disk.after_client_loss(&mut |n| chance.usize(..n)).unwrap();
         assert_eq!(after(&left, copied(&writeback.log)), should, "seed {seed}");
     }
 }
@@ -481,18 +465,12 @@ fn a_change_is_written_down_and_made_in_one() {
     let writeback = Writeback::create(upper, work, LIMITS).unwrap();
     let root = writeback.branches().0.root();
     let file = root.create(Name::new(c"f").unwrap(), 0o600).unwrap();
-    let steps = Rc::new(RefCell::new(0));
-    let look = {
-        let (tracked, steps) = (writeback.tracked(file.stat().unwrap().ino), Rc::clone(&steps));
-        move || {
-            assert!(tracked.order.try_lock().is_none(), "step {}", steps.borrow());
-            *steps.borrow_mut() += 1;
-        }
-    };
-    watch(look, || {
+    let tracked = writeback.tracked(file.stat().unwrap().ino);
+    let look = move || assert!(tracked.order.try_lock().is_none());
+    let ((), points) = at_each(look, || {
         file.write_at(b"data", 0).unwrap();
         file.truncate(2).unwrap();
         file.set_mode(0o644).unwrap();
     });
-    assert!(*steps.borrow() > 30, "{} steps", steps.borrow());
+    assert!(points > 30, "{points} steps");
 }

@@ -11,6 +11,7 @@ mod abort;
 mod format;
 mod handout_mounts;
 mod mount_client;
+mod mount_memory;
 mod mount_record;
 mod new_mount;
 mod pool_server;
@@ -36,8 +37,8 @@ pub use sockets::{
 };
 pub use wire::Status;
 
-/// Version of everything that one service leaves to the next: mount records, ledgers, generations, requests in flight.
-pub const FORMAT: u32 = 17;
+/// Version of everything that one service leaves to the next: mount records and the memory that they name.
+pub const FORMAT: u32 = 18;
 
 /// What supervisors and standbys are called in lists of processes.
 pub const KEEPERS: [&str; 2] = ["vellum-keeper", "vellum-standby"];
@@ -51,7 +52,5 @@ const AT_ONCE: i32 = 66;
 /// Of one whose client a cluster has expelled.
 pub(crate) const EXPELLED: i32 = 67;
 
-// Signal numbers as on every architecture of Linux that we build for.
-const SIGHUP: i32 = 1;
-/// Those that ask for the end: SIGHUP, SIGINT, SIGTERM.
-const ENDING: [i32; 3] = [SIGHUP, 2, 15];
+/// Those that ask for the end.
+const ENDING: [i32; 3] = [libc::SIGHUP, libc::SIGINT, libc::SIGTERM];

@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use vellum_sys::wait_for;
 
 /// How often a mount is tried when the service dies over it.
 const ATTEMPTS: u32 = 4;
@@ -222,31 +223,17 @@ pub fn restart(socket: &Path) -> Result<Option<Status>, Failure> {
     });
     let asked = asked.map_err(|e| Failure::system("the pool's service").because(e))?;
     let Some(before) = asked.transpose()? else { return Ok(None) };
-    let end = Instant::now() + START_MAX;
-    loop {
-        if let Some(now) = look(socket).filter(|now| now.service != before.service) {
-            return Ok(Some(now));
-        }
-        if Instant::now() > end {
-            return Err(Failure::system("the pool's service has not been replaced; see its log"));
-        }
-        std::thread::sleep(LOOK);
-    }
+    let next = wait_for(START_MAX, LOOK, || look(socket).filter(|now| now.service != before.service));
+    next.map(Some).ok_or_else(|| Failure::system("the pool's service has not been replaced; see its log"))
 }
 
 /// Has the service at a socket end, if it serves nothing, and waits until it has. False: it serves something.
 pub fn stop(socket: &Path) -> Result<bool, Failure> {
-    let end = Instant::now() + START_MAX;
-    loop {
-        let Ok(mut service) = connect(socket) else { return Ok(true) };
-        if let Ok(Reply::Failed(_)) = ask(&mut service, &Request::Stop) {
-            return Ok(false);
-        }
-        if Instant::now() > end {
-            return Err(Failure::system("the pool's service does not end; see its log"));
-        }
-        std::thread::sleep(LOOK);
-    }
+    let stopped = wait_for(START_MAX, LOOK, || {
+        let Ok(mut service) = connect(socket) else { return Some(true) };
+        matches!(ask(&mut service, &Request::Stop), Ok(Reply::Failed(_))).then_some(false)
+    });
+    stopped.ok_or_else(|| Failure::system("the pool's service does not end; see its log"))
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use super::pool_service::{self, Orders, ServiceStart};
 use super::short_lives::{Death, PAUSE, SHORT_LIFE, ShortLives};
 use super::sockets::Listeners;
 use super::supervisor_state::SupervisorState;
-use super::{AT_ONCE, ENDING, EXPELLED, FAILED, KEEPERS, REPLACE, SIGHUP, abort};
+use super::{AT_ONCE, ENDING, EXPELLED, FAILED, KEEPERS, REPLACE, abort};
 use crate::failure::Failure;
 use crate::layers::ceph;
 use crate::process::boot_id;
@@ -19,6 +19,7 @@ use crate::process::cpu_idle::online_processors;
 use crate::process::daemon::{self, StartupReport, Word};
 use crate::process::memory_group;
 use crate::sandbox::{self, Plan};
+use libc::{SIGCHLD, SIGHUP, SIGKILL, SIGUSR1, SIGUSR2};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, getpid, getppid, kill_process, pidfd_open,
@@ -35,16 +36,11 @@ use vellum_sys::{
     BlockedSignals, Fork, InheritedFds, close_all_but, find_code, fork, fork_with_descriptors, settle_memory,
 };
 
-// Signal numbers as on every architecture of Linux that we build for.
-const SIGKILL: i32 = 9;
-const SIGUSR1: i32 = 10;
-const SIGUSR2: i32 = 12;
-const SIGCHLD: i32 = 17;
-
 /// When services are killed for want of memory within so long of each other, they lack it for what they were left.
 const STARVED_LIFE: Duration = Duration::from_secs(60);
 /// So many of them one after the other, and the supervisor gives up.
 const STARVED_LIVES_MAX: u64 = 10;
+
 /// What is served: the part in which a pool and a mount of its own differ.
 pub(super) trait Charge {
     /// The sockets by which the service is reached.

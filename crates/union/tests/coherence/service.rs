@@ -1,16 +1,19 @@
 //! A process that serves the tree, until it dies.
 
+#[path = "../../../branch/tests/support/fault/mod.rs"]
+mod fault;
+
 use crate::export::Slow;
 use crate::world::{Kernel, Way};
-use rustix::fs::{MemfdFlags, SeekFrom, fstat, ftruncate, memfd_create, seek};
-use rustix::io::{pread, pwrite};
+use fault::{FaultBranch, FaultExport, FaultPlan, ObjectExport};
 use std::collections::HashMap;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
-use vellum_branch::{FaultBranch, FaultExport, FaultPlan, MemoryBranch};
-use vellum_union::{Directory, Generations, Ledger, Profile, Union, UnionConfig, UpperConfig};
-use vellum_vfs::{Branch, Connection, Duties, Filesystem, Handout, NodeId};
+use vellum_branch::MemoryBranch;
+use vellum_sys::crash_point;
+use vellum_union::{Directory, Generations, Ledger, Union, UnionConfig, UpperConfig};
+use vellum_vfs::{Branch, Connection, Duties, Filesystem, Handout, NodeId, Profile};
 
 /// Whether a process lives. What a dead one does reaches nobody: no disk, no kernel, no program.
 pub struct Life {
@@ -48,7 +51,7 @@ impl Service {
         config.lowers = vec![branch("lower")];
         config.profile = Profile::Passthrough;
         config.background = false;
-        let export = FaultExport::new(part("upper").export(), Arc::clone(&life.plan));
+        let export = FaultExport::new(ObjectExport::new(part("upper")), Arc::clone(&life.plan));
         config.export = Some(Arc::new(Slow(export)));
         config.generations = Some(Arc::clone(generations));
         config.ledger = Some(Arc::clone(&ledger));
@@ -74,20 +77,6 @@ impl Service {
     pub fn dies(&self) -> OwnedFd {
         self.life.over.store(true, SeqCst);
         self.life.plan.kill_at_step(0);
-        copied(self.ledger.descriptor())
+        crash_point::copy(self.ledger.descriptor(), c"copy").unwrap()
     }
-}
-
-/// A copy of memory that is mostly empty.
-fn copied(memory: BorrowedFd<'_>) -> OwnedFd {
-    let copy = memfd_create(c"copy", MemfdFlags::CLOEXEC).unwrap();
-    ftruncate(&copy, fstat(memory).unwrap().st_size as u64).unwrap();
-    let mut end = 0;
-    while let Ok(begin) = seek(memory, SeekFrom::Data(end)) {
-        end = seek(memory, SeekFrom::Hole(begin)).unwrap();
-        let mut data = vec![0; (end - begin) as usize];
-        assert_eq!(pread(memory, &mut data[..], begin).unwrap(), data.len());
-        assert_eq!(pwrite(&copy, &data, begin).unwrap(), data.len());
-    }
-    copy
 }

@@ -1,20 +1,21 @@
 //! The subcommands' arguments.
 
+#[cfg(feature = "containers")]
 mod container;
 mod mount;
 mod pool;
 
+#[cfg(feature = "containers")]
 pub use container::{
-    CacheArg, CephWriteArg, CheckpointArgs, CheckpointsArgs, CheckpointsCommand, NetworkArg, PsArgs,
-    RestoreArgs, RmArgs, RunArgs,
+    CacheArg, CephWriteArg, CheckpointArgs, CheckpointsArgs, CheckpointsCommand, ContainerCommand,
+    NetworkArg, PsArgs, RestoreArgs, RmArgs, RunArgs,
 };
-pub use mount::{MountArgs, ProfileArg};
+pub use mount::MountArgs;
 pub use pool::{PoolArgs, PoolCommand, PoolSettings};
 
-use crate::zoned::ZonedArgs;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use vellum_service::layers::ceph::Cluster;
 
@@ -36,127 +37,57 @@ pub enum Command {
     /// Mount layers as one tree.
     Mount(MountArgs),
     /// Unmount.
+    ///
+    /// It waits up to two seconds for the services. If another mount namespace has a copy of the mount, the command names a process there.
     #[command(alias = "unmount")]
     Umount(UmountArgs),
     /// Show the layer, the service and the options behind a path of a mount.
+    ///
+    /// It also shows the upper layer's contents, the kernel's features and the sandbox. Only root and the user who mounted may ask, and only outside
+    /// of containers with their own processes.
     Inspect(InspectArgs),
-    /// Check this host: kernel, FUSE, control groups, user namespaces, container engines, stores, mounts. One line each, with a
-    /// remedy. The exit status is 1 when there is a problem.
+    /// Check this host: kernel, FUSE, control groups, user namespaces, container engines, stores, mounts.
+    ///
+    /// It prints one line for each, with a remedy. The exit status is 1 when there is a problem.
     Doctor(DoctorArgs),
-    /// Complete the partial files of an upper layer, or of an engine's store. The layer must not be mounted. An interrupted run continues at
-    /// the next one.
+    /// Complete the partial files of an upper layer, or of an engine's store.
+    ///
+    /// The layer then needs no other layer for its files' contents. Run it before another program reads the layers. The layer must not be mounted.
+    /// An interrupted run continues at the next one. Of a store, such as /var/lib/containers/storage, it completes all layers that are not in use; the
+    /// exit status is 1 if some remain.
     Flatten(FlattenArgs),
-    /// Write all data of mounts to disk, as `sync -f` does on other filesystems; the kernel does not pass `sync -f` to FUSE.
+    /// Write all data of mounts to disk, as `sync -f` does on other filesystems.
+    ///
+    /// The kernel does not pass `syncfs` and `sync` to FUSE servers; they report success without effect.
     Sync(SyncArgs),
     /// Manage pools: limits of tenants for processors, memory and disks.
+    ///
+    /// A pool is a tenant's share of the host. One service serves all mounts of a pool, in control groups of the pool. If the service crashes, its
+    /// supervisor starts another one with all mounts intact. A mount is in a pool by the option `pool=NAME`, or because one of its layers is below a
+    /// `--storage` directory of the pool.
     Pool(PoolArgs),
-    /// Show counts and times of requests.
+    /// Show counts and times of requests since the mount.
     Stats(StatsArgs),
-    /// Show requests continuously.
+    /// Show current rates of requests.
     Top(TopArgs),
     /// Change a mount's weight: its share of the service's data cache.
     Weight(WeightArgs),
-    /// Export metrics of services and pools for Prometheus.
+    /// Export metrics of services and pools for Prometheus, in the OpenMetrics format.
+    #[cfg(feature = "metrics")]
     Metrics(MetricsArgs),
-    /// Share the kernel's page cache among control groups by weight, until a signal ends the command.
-    Balance(BalanceArgs),
-    /// Run a command in a container on a Vellum mount, by crun or runc.
-    Run(Box<RunArgs>),
-    /// Show the containers of `vellum run`, also those whose `vellum run` was killed.
-    Ps(PsArgs),
-    /// End a container whose `vellum run` was killed, and take its mount and its directory away.
-    Rm(RmArgs),
-    /// Manage stores on zoned devices, files and disks. Checkpoints get zones of their own.
-    Zoned(ZonedArgs),
-    /// Save the memory and files of a container of `vellum run`, podman or containerd, by CRIU and runc.
-    Checkpoint(CheckpointArgs),
-    /// Resume a container from a checkpoint, in the foreground like `vellum run`.
-    Restore(RestoreArgs),
-    /// List, show and delete checkpoints.
-    Checkpoints(CheckpointsArgs),
-    /// Gives control groups their limits back when the process that balances them has been killed.
-    #[command(name = vellum_engine::balance::GUARD, hide = true)]
-    BalanceGuard {
-        /// The group whose children share.
-        parent: PathBuf,
-    },
-    /// What sees to it that a container goes on whose checkpoint is interrupted.
-    #[command(name = vellum_engine::checkpoint::pause::GUARD, hide = true)]
-    Guard {
-        /// The runtime, where it keeps what it knows, the container, and what is removed.
-        #[arg(num_args = 4)]
-        arguments: Vec<OsString>,
-    },
-    /// What has the library go away from a container's programs.
-    #[command(name = vellum_engine::checkpoint::library::LEAVES, hide = true)]
-    Leave {
-        /// The container's control group.
-        group: PathBuf,
-        /// Its first process.
-        init: u32,
-        /// Where they see the library.
-        place: PathBuf,
-    },
-    /// What shows an upper layer on CephFS to a checkpoint.
-    #[command(name = vellum_engine::checkpoint::upper_view::SHOWS, hide = true)]
-    Show {
-        /// The layer.
-        layer: OsString,
-    },
-    /// A hook by which a restored container has its own loopback interface.
-    #[command(name = vellum_engine::checkpoint::loopback::HOOK, hide = true)]
-    Loopback,
-    /// A program that runs where another one is in a third one's place.
-    #[command(name = vellum_engine::podman::APART, hide = true)]
-    Apart {
-        /// The place.
-        place: PathBuf,
-        /// What is there instead.
-        instead: PathBuf,
-        /// Where what was there is.
-        real: PathBuf,
-        /// The program.
-        program: OsString,
-        /// Its arguments.
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        arguments: Vec<OsString>,
-    },
-    /// What a program that podman starts waits at.
-    #[command(name = vellum_engine::podman::GATE, hide = true)]
-    Gate {
-        /// The socket.
-        socket: PathBuf,
-        /// The process that listens there.
-        process: i32,
-        /// What is locked until all is done.
-        locked: PathBuf,
-        /// The program.
-        program: OsString,
-        /// Its arguments.
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        arguments: Vec<OsString>,
-    },
-    /// What `run` starts a runtime by.
-    #[command(name = "internal-tied", hide = true)]
-    Tied {
-        /// What the runtime is to see elsewhere as well, and where.
-        #[arg(long, num_args = 2)]
-        show: Vec<OsString>,
-        /// Who starts it.
-        parent: u32,
-        /// The runtime.
-        program: OsString,
-        /// Its arguments.
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        arguments: Vec<OsString>,
-    },
+    /// Containers, and what is done with them.
+    #[cfg(feature = "containers")]
+    #[command(flatten)]
+    Container(ContainerCommand),
     /// What others mount by who cannot do it themselves.
-    #[command(name = vellum_engine::mount::HELPER, hide = true)]
+    #[command(name = vellum_pool::mount::HELPER, hide = true)]
     MountForAnother {
         /// Where, for lists of processes; all that counts is said on standard input.
         mountpoint: Option<OsString>,
     },
-    /// Print a completion script for a shell; `make install` installs those of bash, zsh and fish.
+    /// Print a completion script for a shell.
+    ///
+    /// `make install` installs those of bash, zsh and fish.
     Completions {
         /// The shell.
         shell: Shell,
@@ -166,6 +97,27 @@ pub enum Command {
     /// Compare Vellum with other filesystems on this machine (`vellum bench --help`).
     #[command(disable_help_flag = true)]
     Bench(BenchArgs),
+}
+
+/// Commands of the feature `containers`.
+const CONTAINER_COMMANDS: &[&str] =
+    &["balance", "run", "ps", "rm", "zoned", "checkpoint", "restore", "checkpoints"];
+
+/// Whether a command is not part of this build.
+#[must_use]
+pub fn is_left_out(name: &str) -> bool {
+    !cfg!(feature = "metrics") && name == "metrics"
+        || !cfg!(feature = "containers") && CONTAINER_COMMANDS.contains(&name)
+}
+
+/// Whether a word names a command.
+#[must_use]
+pub fn is_command(word: &OsStr) -> bool {
+    let command = Cli::command();
+    let mut commands = command.get_subcommands();
+    word == "help"
+        || word.to_str().is_some_and(is_left_out)
+        || commands.any(|one| word == one.get_name() || one.get_all_aliases().any(|name| word == name))
 }
 
 /// A shell's completion script. Commands that only Vellum itself starts are left out.
@@ -184,11 +136,11 @@ pub fn completions(shell: Shell) -> String {
 /// Arguments of `vellum umount`.
 #[derive(Args, Debug)]
 pub struct UmountArgs {
-    /// Detach the mount now, and end it when no program uses it any more.
+    /// Detach the mount from the tree now, and end it when no program uses it any more.
     #[arg(short, long)]
     pub lazy: bool,
     /// Mount points.
-    #[arg(required = true)]
+    #[arg(value_name = "MOUNTPOINT", required = true)]
     pub paths: Vec<PathBuf>,
 }
 
@@ -245,32 +197,18 @@ pub struct TopArgs {
     pub times: Option<u64>,
 }
 
-/// Arguments of `vellum balance`.
-#[derive(Args, Debug)]
-pub struct BalanceArgs {
-    /// Print each group's page cache and its share at each sample.
-    #[arg(long)]
-    pub show: bool,
-    /// Seconds between two samples.
-    #[arg(long, short, default_value_t = 1.0, value_name = "SECONDS")]
-    pub interval: f64,
-    /// End after this many samples.
-    #[arg(long, short = 'n', value_name = "NUMBER")]
-    pub times: Option<u64>,
-    /// The group whose children share, e.g. machine.slice [default: the group of all pools].
-    pub group: Option<PathBuf>,
-}
-
 /// Arguments of `vellum weight`.
 #[derive(Args, Debug)]
 pub struct WeightArgs {
     /// The mount point, or any path in the mount.
     pub mountpoint: PathBuf,
-    /// From 1 to 10000; the default of a mount is 100.
+    /// From 1 to 10000. A new mount has the pool's `--mount-weight`, otherwise 100.
+    #[arg(value_name = "NUMBER")]
     pub weight: String,
 }
 
 /// Arguments of `vellum metrics`.
+#[cfg(feature = "metrics")]
 #[derive(Args, Debug)]
 pub struct MetricsArgs {
     /// Serve HTTP at /metrics: 127.0.0.1:PORT, [::1]:PORT or unix:PATH [default: print once].
@@ -325,18 +263,16 @@ pub struct FlattenArgs {
 #[cfg(test)]
 mod tests {
     use super::{Cli, completions};
-    use crate::help::HELP;
-    use crate::options::argv::SUBCOMMANDS;
+    use crate::help::text;
     use clap::CommandFactory;
     use clap_complete::Shell;
 
     #[test]
     fn help_names_every_command() {
-        let section = HELP.split("Commands:\n").nth(1).and_then(|rest| rest.split("\n\n").next()).unwrap();
-        let words: Vec<&str> = section
-            .lines()
-            .flat_map(|line| line.trim_start().split("  ").next().unwrap_or_default().split(", "))
-            .collect();
+        let help = text();
+        let section = help.split("Commands:\n").nth(1).and_then(|rest| rest.split("\n\n").next()).unwrap();
+        let words: Vec<&str> =
+            section.lines().flat_map(|line| line.trim_start().split("  ").next()).collect();
         let command = Cli::command();
         let shown = command.get_subcommands().filter(|one| !one.is_hide_set()).map(clap::Command::get_name);
         let missing: Vec<&str> = shown.filter(|name| !words.contains(name)).collect();
@@ -351,19 +287,5 @@ mod tests {
             let text = completions(shell);
             assert!(text.contains(word) && !text.contains("internal-"), "{shell}: {text}");
         }
-    }
-
-    /// A word that is missing there would be taken for a mount point.
-    #[test]
-    fn every_subcommand_is_known_as_one() {
-        let command = Cli::command();
-        let names = command.get_subcommands().flat_map(|one| {
-            std::iter::once(one.get_name())
-                .chain(one.get_all_aliases())
-                .map(str::to_owned)
-                .collect::<Vec<_>>()
-        });
-        let unknown: Vec<String> = names.filter(|name| !SUBCOMMANDS.contains(&name.as_str())).collect();
-        assert!(unknown.is_empty(), "{unknown:?}");
     }
 }

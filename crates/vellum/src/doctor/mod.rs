@@ -10,7 +10,7 @@ use crate::json;
 pub use check::{Check, Grade};
 use host::Host;
 use std::fmt::Write;
-use vellum_engine::Failure;
+use vellum_service::Failure;
 
 /// Looks at everything. The second value says whether there is a problem.
 pub fn run(as_json: bool) -> Result<(String, bool), Failure> {

@@ -3,7 +3,7 @@
 use super::check::Check;
 use super::engines::LayerStore;
 use crate::mounts::{Choice, ask_all};
-use vellum_engine::Failure;
+use vellum_service::Failure;
 use vellum_service::layers::store::{layers, needs_lowers};
 
 /// Stores whose engine would now read partial files without Vellum.

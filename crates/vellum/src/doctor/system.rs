@@ -20,6 +20,7 @@ pub(super) fn checks(host: &Host) -> Vec<Check> {
         checks.push(subordinate_ids(host));
     }
     checks.push(runtime(host));
+    #[cfg(feature = "containers")]
     checks.push(criu());
     checks
 }
@@ -160,9 +161,10 @@ fn runtime(host: &Host) -> Check {
     }
 }
 
+#[cfg(feature = "containers")]
 fn criu() -> Check {
     const SUBJECT: &str = "criu";
-    match vellum_engine::checkpoint::criu_version() {
+    match vellum_container::criu::criu_version() {
         Ok(version) => Check::ok(SUBJECT, format!("version {version}")),
         Err(failure) => Check::note(SUBJECT, format!("{failure}")).remedy("only checkpoints need it"),
     }

@@ -12,8 +12,9 @@ use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 use std::fmt;
-use vellum_engine::cgroup::PoolUse;
-use vellum_engine::{Failure, Pool, PoolName};
+use vellum_pool::cgroup::PoolUse;
+use vellum_pool::{Pool, PoolName};
+use vellum_service::Failure;
 use vellum_service::instance::stats::{CacheStats, class_limit};
 use vellum_service::pool::Status;
 

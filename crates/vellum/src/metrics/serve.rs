@@ -17,7 +17,7 @@ use std::str::FromStr;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
-use vellum_engine::Failure;
+use vellum_service::Failure;
 
 /// How long a client may take to say what it wants.
 const PATIENCE: Duration = Duration::from_secs(5);

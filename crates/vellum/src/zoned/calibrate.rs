@@ -7,7 +7,7 @@ use crate::json;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::fmt::Write;
 use std::time::Duration;
-use vellum_engine::Failure;
+use vellum_service::Failure;
 use vellum_zoned::calibrate::calibrate;
 use vellum_zoned::device::Access;
 

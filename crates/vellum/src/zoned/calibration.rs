@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
-use vellum_engine::Failure;
+use vellum_service::Failure;
 use vellum_zoned::calibrate::Findings;
 use vellum_zoned::store::Placement;
 

@@ -7,7 +7,7 @@ use crate::{inspect::size, json};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::fmt::Write;
-use vellum_engine::Failure;
+use vellum_service::Failure;
 use vellum_zoned::device::Access;
 
 #[derive(Serialize)]

@@ -1,8 +1,8 @@
-//! What is refused about objects, in words; opening devices is the engine's.
+//! What is refused about objects, in words; `vellum-checkpoint` opens devices.
 
 use crate::options::quote;
-use vellum_engine::Failure;
-pub(super) use vellum_engine::zoned::{open, refused, store, store_on};
+pub(super) use vellum_checkpoint::zoned_device::{open, refused, store, store_on};
+use vellum_service::Failure;
 use vellum_zoned::store::Error;
 
 /// Why something was not done with an object.

@@ -12,7 +12,7 @@ use std::io::{ErrorKind, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
-use vellum_engine::Failure;
+use vellum_service::Failure;
 use vellum_zoned::device::emulator::Pace;
 use vellum_zoned::device::{Access, OpenDevice, find_in, has_zone_file, is_zoned, open_locked};
 use vellum_zoned::store::{Placement, Store};

@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io::{Seek, SeekFrom};
 use std::path::Path;
 use std::sync::Arc;
-use vellum_engine::Failure;
+use vellum_service::Failure;
 use vellum_zoned::device::emulator::Pace;
 use vellum_zoned::device::{
     Access, Condition, Kind, OpenDevice, find_in, has_zone_file, is_zoned, open_locked,

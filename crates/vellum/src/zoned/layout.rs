@@ -2,8 +2,8 @@
 
 use super::args::{EmulateArg, FormatArgs};
 use std::fs::File;
-use vellum_engine::Failure;
-use vellum_engine::bytes::Bytes;
+use vellum_pool::bytes::Bytes;
+use vellum_service::Failure;
 use vellum_zoned::device::emulator::{Emulated, LARGE_ZONE, Profile, SMALL_ZONE};
 use vellum_zoned::device::{BLOCK_SIZES, Conventional, Geometry, Result, ZONES_MAX, zone_file_length};
 

@@ -14,7 +14,7 @@ mod signature;
 pub use args::{ToolCommand, ZonedArgs, ZonedCommand};
 
 use crate::log;
-use vellum_engine::Failure;
+use vellum_service::Failure;
 
 /// Does it; what is to be printed.
 pub fn run(command: ToolCommand) -> Result<String, Failure> {

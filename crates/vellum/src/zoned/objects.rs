@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use vellum_engine::Failure;
+use vellum_service::Failure;
 use vellum_zoned::device::Access;
 use vellum_zoned::store::{Class, Error, NAME_MAX, Store};
 

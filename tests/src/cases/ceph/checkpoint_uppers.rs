@@ -95,6 +95,7 @@ fn goes_on(scene: &Scene<'_>, from: &str, name: &str) -> Outcome<VellumProcess> 
     let restored = scene.restore(from, &["--name", name])?;
     restored.says_more()?;
     let tree = scene.merged(name)?;
+    check_layer(&scene.upper(name)?)?;
     check_tree(&tree).doing(name)?;
     check_numbers(&tree).doing(name)?;
     Ok(restored)
@@ -138,7 +139,6 @@ fn one(cx: &Cx, cluster: &Cluster, policy: &str) -> Outcome {
     let to = cx.dir.join("kept");
     scene.checkpoint_to(&to, &[&name, "--leave-running", "--name", "running"])?;
     container.says_more()?;
-    check_layer(&to.join("running/upper"))?;
     // A command that is killed while the layer is shown to it.
     let mut killed = scene.taking(&name, scene.to().as_ref());
     killed.args(["--name", "none", "--compress", "none", "--pace", "1M"]);

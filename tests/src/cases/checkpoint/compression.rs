@@ -69,13 +69,10 @@ fn goes_on_packed(scene: &Scene<'_>, name: &str) -> Outcome {
 pub(super) fn directory_zstd(cx: &Cx) -> Outcome {
     let scene = Scene::with_host_programs(cx)?;
     goes_on_packed(&scene, "dzstd")?;
-    // One that is kept plain becomes an object when another one needs it.
-    ensure!(scene.kept("plain").join("images").exists(), "it is not plain");
     let again = scene.restore("packed", &[])?;
     again.says_more()?;
     scene.checkpoint(&["dzstd", "--name", "next", "--parent", "plain", "--compress", "none"])?;
     again.ends()?;
-    ensure!(scene.kept("plain").join("object").exists(), "it is no object");
     let (plain, next) = (sizes(&scene, "plain")?, sizes(&scene, "next")?);
     ensure!(next.0 < next.1 / 2 && plain.0 > plain.1 / 2, "plain: {plain:?}, next: {next:?}");
     for at in ["plain", "next"] {
@@ -193,7 +190,6 @@ pub(super) fn interrupted(cx: &Cx) -> Outcome {
     let parent = [&again[..], &["--parent", "base"]].concat();
     scene.checkpoint(&[&["packed-cut", "--leave-running"][..], &parent].concat())?;
     scene.checkpoint(&["packed-cut", "--leave-running", "--name", "plain", "--compress", "none"])?;
-    // The plain one has to become an object first.
     let plain = [&again[..], &["--parent", "plain"]].concat();
     for (turn, millis) in [20, 60, 100, 140, 180, 220, 260, 300, 400].into_iter().enumerate() {
         let mut command = scene.taking("packed-cut", Path::new(&scene.to()));
@@ -212,7 +208,7 @@ pub(super) fn interrupted(cx: &Cx) -> Outcome {
     let to = disk.at().join("checkpoints");
     let file = fs::File::create(disk.at().join("fill"))?;
     let free = rustix::fs::statvfs(disk.at()).doing("the disk")?;
-    // Images fit, and packed ones do not beside them.
+    // One fits, and another one does not beside it.
     rustix::fs::fallocate(
         &file,
         rustix::fs::FallocateFlags::empty(),
@@ -221,7 +217,7 @@ pub(super) fn interrupted(cx: &Cx) -> Outcome {
     )?;
     let full = scene.taking("packed-cut", &to).args(["--compress", "none", "--name", "fits"]).output()?;
     ensure!(full.status.success(), "what fits: {}", String::from_utf8_lossy(&full.stderr));
-    let full = scene.taking("packed-cut", &to).args(["--compress", "zstd:1", "--name", "fits"]).output()?;
+    let full = scene.taking("packed-cut", &to).args(["--compress", "none", "--name", "fits"]).output()?;
     let said = String::from_utf8_lossy(&full.stderr).into_owned();
     ensure!(
         !full.status.success() && said.contains("pace") && said.lines().count() == 1,

@@ -14,7 +14,7 @@ const START: u32 = 1_300_000;
 const OTHER: u32 = 1_400_000;
 const COUNT: u32 = 65_536;
 
-/// Left running, ended, restored from files and from an object, killed at any moment; not in a pool of other ids.
+/// Left running, ended, restored, killed at any moment; not in a pool of other ids.
 pub(super) fn uid_range(cx: &Cx) -> Outcome {
     let scene = Scene::new(cx)?;
     let time = UNIX_EPOCH.elapsed().doing("the time")?.as_nanos();
@@ -92,9 +92,8 @@ fn goes_on(cx: &Cx, scene: &Scene<'_>, [pool, other]: &[String; 2]) -> Outcome {
     no_group_is_left(&name)?;
     let third = scene.restore(&name, &[])?;
     is_as_it_was(scene, &name, &third, &volume)?;
-    let images = Path::new(&kept).join("images");
-    let owner = images.join("inventory.img").metadata()?;
-    ensure_eq!((owner.uid(), owner.gid(), owner.mode() & 0o040), (0, START, 0o040), "who reads images");
+    let owner = Path::new(&kept).join("object").metadata()?;
+    ensure_eq!((owner.uid(), owner.mode() & 0o777), (0, 0o600), "who reads images");
     ensure_eq!(Path::new(&kept).metadata()?.mode() & 0o777, 0o700, "who reaches them");
     drop(third);
     scene.nothing_is_left()?;
@@ -112,7 +111,7 @@ fn is_as_it_was(scene: &Scene<'_>, name: &str, going: &VellumProcess, volume: &P
     let numbers: Vec<u32> = numbers.collect();
     ensure!(numbers.windows(2).all(|two| two[1] == two[0] + 1), "{said}");
     let merged = scene.merged(name)?;
-    let given = merged.with_file_name("private").join("upper/srv/given").metadata()?;
+    let given = scene.upper(name)?.join("srv/given").metadata()?;
     ensure_eq!((given.uid(), given.gid()), (33, 34), "the owner in the upper layer");
     ensure_eq!(merged.join("srv/given").metadata()?.uid(), START + 33, "the owner to the host");
     ensure_eq!(volume.join("n").metadata()?.uid(), START, "the owner in the volume");

@@ -2,10 +2,10 @@
 
 use crate::cases::run::support::Runs;
 pub(super) use crate::harness::PATIENCE;
-use crate::harness::outcome::{DuringContext, Outcome, ensure, fail, skip};
+use crate::harness::outcome::{DuringContext, Outcome, fail, skip, wait_while};
 use crate::harness::{Cx, shell, source_root};
 use rustix::process::{Pid, Signal, kill_process};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -13,11 +13,7 @@ use std::time::{Duration, Instant};
 
 /// Waits for it.
 pub(in crate::cases) fn eventually(what: &str, mut is: impl FnMut() -> Outcome<bool>) -> Outcome {
-    let begin = Instant::now();
-    while !is()? {
-        ensure!(begin.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_while!(!is()?, "not within {PATIENCE:?}: {what}");
     Ok(())
 }
 
@@ -115,10 +111,17 @@ impl<'a> Scene<'a> {
 
     /// `vellum ARGUMENTS`.
     pub(in crate::cases) fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(&self.runs.program);
-        command.args(arguments).stdin(Stdio::null()).env("PATH", &self.path);
+        let mut command = self.program(&self.runs.program);
+        command.args(arguments);
         // What lies beside the program is not loaded.
         command.env("VELLUM_POOLS", self.runs.cx.dir.join("pools")).env("VELLUM_LIBRARY", &self.library);
+        command
+    }
+
+    /// A program that finds CRIU.
+    pub(super) fn program(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command.stdin(Stdio::null()).env("PATH", &self.path);
         command
     }
 
@@ -207,6 +210,11 @@ impl<'a> Scene<'a> {
             Some(run) => Ok(run?.path().join("merged")),
             None => fail(format!("{}: empty", dir.display())),
         }
+    }
+
+    /// A running container's upper layer, a directory.
+    pub(in crate::cases) fn upper(&self, name: &str) -> Outcome<PathBuf> {
+        Ok(self.merged(name)?.with_file_name("private").join("upper"))
     }
 
     pub(in crate::cases) fn nothing_is_left(&self) -> Outcome {

@@ -12,6 +12,7 @@ run() { podman run -d --network=none "$@"; }
 take() { vellum checkpoint --state "$DIR/state" --to "${TO:-$DIR/kept}" "$@"; }
 restore() { vellum restore --state "$DIR/state" "$@"; }
 state() { podman inspect -f '{{.State.Status}}' "$1"; }
+is() { [ "$(state "$2")" = "$1" ]; }
 counted() { podman exec "$1" cat /srv/count; }
 # Counts in memory and in a file.
 COUNT='i=0; while :; do i=$((i+1)); echo $i >> /srv/count; sleep 0.02; done'
@@ -41,6 +42,8 @@ counter() {
   take podman:count --leave-running
   same "state" running "$(state count)"; counts_on count; gapless count
   take "podman:$(podman inspect -f '{{.Id}}' count)" --name last
+  # Podman cleans up behind it by another process: it is `stopped` until then.
+  eventually is exited count
   same "state of the one that has ended" "exited 137" "$(podman inspect -f '{{.State.Status}} {{.State.ExitCode}}' count)"
   refused "podman rm count" restore kept/last
   podman rm count
@@ -60,7 +63,7 @@ counter() {
 # Every kind of change in the upper layer, and what is removed from it later does not come back.
 layer() {
   run --name changed base sh -c "$CHANGES; echo more > /new/later; touch /tmp/done; sleep 600"
-  local n; for n in $(seq 100); do podman exec changed test -e /tmp/done && break; sleep 0.1; done
+  eventually podman exec changed test -e /tmp/done
   listing "$(podman mount changed)" > seen; podman umount changed
   take podman:changed; podman rm changed
   restore kept/changed
@@ -74,7 +77,7 @@ layer() {
 nameless() {
   run --name nameless base sh -c 'exec 3<>/srv/gone 4<>/dev/shm/gone; dd if=/dev/zero bs=1M count=3 >&3 2>/dev/null; echo words >&4; rm /srv/gone /dev/shm/gone
     mkdir /dev/shm/deep; echo shared > /dev/shm/deep/named; chmod 640 /dev/shm/deep/named; touch /srv/ready; while :; do sleep 0.1; done'
-  local n; for n in $(seq 100); do podman exec nameless test -e /srv/ready && break; sleep 0.05; done
+  eventually podman exec nameless test -e /srv/ready
   take podman:nameless; podman rm nameless; restore kept/nameless
   same "shared memory" "shared 640" "$(podman exec nameless sh -c 'echo $(cat /dev/shm/deep/named) $(stat -c %a /dev/shm/deep/named)')"
   same "nameless" "words 3145728" "$(podman exec nameless sh -c 'echo $(cat /proc/1/fd/4) $(wc -c < /proc/1/fd/3)')"
@@ -84,11 +87,12 @@ nameless() {
 endings() {
   run --rm --name gone base sh -c "$COUNT"; sleep 0.3
   take podman:gone
-  local n; for n in $(seq 50); do podman container exists gone || break; sleep 0.1; done
+  eventually not podman container exists gone
   same "containers" "" "$(podman ps -aq)"
   restore kept/gone; counts_on gone; gapless gone; podman rm -f -t0 gone
   run --restart=always --name always base sh -c "$COUNT"; sleep 0.3
-  take podman:always; sleep 1
+  # It is not begun anew, though podman would.
+  take podman:always; eventually is exited always; sleep 1
   same "state" exited "$(state always)"; podman rm always
   restore kept/always; counts_on always; gapless always; podman rm -f -t0 always
 }
@@ -98,7 +102,7 @@ still() {
   local n
   run --name busy base sh -c 'for n in 1 2; do (i=0; while :; do i=$((i+1)); echo $i >> /srv/busy$n; done) & done
     x=$(busybox head -c 30000000 /dev/zero | busybox tr "\\0" x); echo > /srv/ready; wait'
-  for n in $(seq 100); do podman exec busy test -e /srv/ready && break; sleep 0.05; done
+  eventually podman exec busy test -e /srv/ready
   take podman:busy
   podman mount busy > at; cp "$(cat at)"/srv/busy? .; podman umount busy; podman rm busy
   restore_and_look kept/busy "$DIR/root/overlay"
@@ -145,7 +149,7 @@ store() {
   TO="zoned:$DIR/device" take podman:stored; podman rm stored
   restore "zoned:$DIR/device/stored"; counts_on stored; gapless stored
   # The store is free again, though the container runs.
-  local n; for n in $(seq 50); do vellum checkpoints delete "zoned:$DIR/device" stored 2> /dev/null && break; sleep 0.1; done
+  eventually vellum checkpoints delete "zoned:$DIR/device" stored
   counts_on stored; podman rm -f -t0 stored
 }
 # Packed, with another one that it needs, and from one command to the other.
@@ -163,7 +167,7 @@ packed() {
 interrupted() {
   run --name cut base sh -c "$COUNT"; sleep 0.3
   take podman:cut --leave-running
-  local pid delay n manner=
+  local pid delay manner=
   for delay in 0.02 0.08 0.15 0.2 0.25 0.3 0.4; do
     # In turn at a pace.
     if [ "$manner" ]; then manner=; else manner="--name paced --pace 1M"; fi
@@ -180,7 +184,7 @@ interrupted() {
     "$PROGRAM" restore --state "$DIR/state" kept/cut > /dev/null 2>&1 & pid=$!
     sleep $delay; kill -KILL $pid 2> /dev/null || true; wait $pid 2> /dev/null || true
     # Podman, turned away, takes back what it has begun; or the container runs.
-    for n in $(seq 100); do pgrep -f "container restore.*$DIR/state" > /dev/null || break; sleep 0.1; done
+    eventually not pgrep -f "container restore.*$DIR/state"
     # Some versions leave one behind that was not started.
     if [ "$(state cut 2> /dev/null)" = running ]; then counts_on cut; gapless cut; podman rm -f -t0 cut
     elif podman container exists cut; then same "state after $delay s" created "$(state cut)"; podman rm cut; fi

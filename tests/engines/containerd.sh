@@ -74,7 +74,7 @@ counter() {
   vellum pool create "$NS"; restore kept/again --pool "$NS"; counts_on; gapless
   vellum stats | grep -q "$ROOT" || vellum pool show "$NS" | grep -q "$ROOT"
   ctr tasks kill -s KILL count; eventually is STOPPED count || true; same "state" STOPPED "$(state count)"; forget count
-  local n; for n in $(seq 50); do vellum pool delete "$NS" 2> /dev/null && break; sleep 0.1; done
+  pool_goes "$NS"
   same "names" "again count last" "$(vellum checkpoints list --json kept | grep -o '"name": "[a-z]*"' | cut -d'"' -f4 | sort | xargs)"
   vellum checkpoints show kept last | grep -q "$DIR/low"
 }
@@ -97,7 +97,7 @@ library() {
 layer() {
   # A sleep that CRIU has ended is begun anew.
   run changed "$CHANGES; echo more > /new/later; touch /tmp/done; while :; do sleep 600; done"
-  local n; for n in $(seq 100); do [ -e "$ROOT/tmp/done" ] && break; sleep 0.1; done
+  eventually test -e "$ROOT/tmp/done"
   listing "$ROOT" > seen
   take "containerd:$NS/changed" --pace 200M; [ -e kept/changed/object ]; forget changed
   restore kept/changed
@@ -111,7 +111,7 @@ still() {
   local n
   run busy 'for n in 1 2; do (i=0; while :; do i=$((i+1)); echo $i >> /srv/busy$n; done) & done
     x=$(busybox head -c 30000000 /dev/zero | busybox tr "\\0" x); echo > /srv/ready; wait'
-  for n in $(seq 100); do [ -e "$ROOT/srv/ready" ] && break; sleep 0.05; done
+  eventually test -e "$ROOT/srv/ready"
   take "containerd:$NS/busy"
   cp "$ROOT"/srv/busy? .; forget busy
   restore_and_look kept/busy "$DIR/up"
@@ -128,7 +128,7 @@ store() {
 interrupted() {
   run cut "$COUNT"; sleep 0.3
   take "containerd:$NS/cut" --leave-running
-  local pid delay n rc=0
+  local pid delay rc=0
   for delay in 0.02 0.05 0.08 0.12 0.16 0.2 0.25 0.3; do
     "$PROGRAM" checkpoint --state "$DIR/state" --to "$DIR/kept" "containerd:$NS/cut" --leave-running > /dev/null 2>&1 & pid=$!
     sleep $delay; kill -KILL $pid 2> /dev/null || true; wait $pid 2> /dev/null || true
@@ -143,10 +143,11 @@ interrupted() {
     "$PROGRAM" restore --state "$DIR/state" kept/cut > /dev/null 2>&1 & pid=$!
     sleep $delay; kill -KILL $pid 2> /dev/null || true; wait $pid 2> /dev/null || true
     # Containerd comes to its end with what it was asked for.
-    for n in $(seq 100); do pgrep -f "ctr --namespace $NS run" > /dev/null || break; sleep 0.05; done
+    eventually not pgrep -f "ctr --namespace $NS run"
     if [ "$(state cut)" = RUNNING ]; then counts_on; gapless; fi
     ctr tasks rm -f cut > /dev/null 2>&1 || true; ctr containers rm cut > /dev/null 2>&1 || true
-    for n in $(seq 50); do ! grep -qF "$ROOT" /proc/self/mounts || vellum umount "$ROOT" 2> /dev/null && break; sleep 0.05; done
+    unmounted() { ! grep -qF "$ROOT" /proc/self/mounts || vellum umount "$ROOT" 2> /dev/null; }
+    eventually unmounted
     rm -rf up work
   done
   restore kept/cut; counts_on; gapless; forget cut

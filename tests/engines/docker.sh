@@ -27,7 +27,8 @@ finish() {
   kill $DAEMON 2> /dev/null; wait $DAEMON 2> /dev/null
 }
 trap finish EXIT
-for n in $(seq 150); do docker info > /dev/null 2>&1 && break; kill -0 $DAEMON 2> /dev/null || break; sleep 0.2; done
+answers() { docker info > /dev/null 2>&1 || ! kill -0 $DAEMON 2> /dev/null; }
+eventually answers
 docker info > /dev/null 2>&1 || { tail -n 20 dockerd.log; echo "SKIPPED: dockerd does not start here: $(grep -m1 'failed to start' dockerd.log)"; exit 77; }
 
 driver() { same "storage driver" fuse-overlayfs "$(docker info --format '{{.Driver}}')"; docker version; }
@@ -35,8 +36,7 @@ import() { make_root tree; tar -C tree --xattrs --xattrs-include='*' -cf image.t
 run_echo() { same "what a container says" "hello from the image" "$(docker run --rm --network=none base sh -c 'echo hello $(cat /etc/config)')"; }
 change() {
   docker run -d --network=none --name changed base sh -c "$CHANGES; touch /tmp/done; sleep 600"
-  local n; for n in $(seq 100); do docker exec changed test -e /tmp/done && return; sleep 0.1; done
-  docker logs changed; echo "the changes were not made"; return 1
+  eventually docker exec changed test -e /tmp/done || { docker logs changed; echo "the changes were not made"; return 1; }
 }
 diff_some() {
   docker diff changed | sort > diff

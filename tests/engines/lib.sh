@@ -30,16 +30,27 @@ same() {
 }
 
 # eventually COMMAND...: repeats it until it succeeds, for a minute at the longest. Only a failure takes so long.
-eventually() { local end=$((SECONDS + 60)); until "$@"; do ((SECONDS < end)) || return 1; sleep 0.1; done; }
+eventually() { local end=$((SECONDS + 60)); until "$@"; do ((SECONDS < end)) || { echo "not within a minute: $*"; return 1; }; sleep 0.1; done; }
+# not COMMAND...: whether it fails.
+not() { ! "$@"; }
+# pool_goes POOL: deletes it. A service ends a moment after its last mount.
+pool_goes() { deleted() { "$PROGRAM" pool delete "$1" 2> /dev/null; }; eventually deleted "$1" || "$PROGRAM" pool delete "$1"; }
 
 # nothing_unfinished CHECKPOINT: kills one more checkpoint that has a guard, which takes away what is unfinished in $DIR/kept. What commands have left that were
 # killed before they had one, the next one takes away when it begins: here, this one.
 nothing_unfinished() {
   local pid; no_guard() { ! pgrep -f internal-thaw > /dev/null; }
   eventually no_guard || { echo "a guard does not end"; return 1; }
-  "$PROGRAM" checkpoint --state "$DIR/state" --to "$DIR/kept" "$1" --leave-running > /dev/null 2>&1 & pid=$!
-  is_begun() { pgrep -P $pid -f internal-thaw > /dev/null || ! kill -0 $pid 2> /dev/null; }
-  eventually is_begun || { echo "no guard"; return 1; }
+  begin() { "$PROGRAM" checkpoint --state "$DIR/state" --to "$DIR/kept" "$1" --leave-running > /dev/null 2>&1 & pid=$!; }
+  # Its own guard: the one of a command that was killed before may have been about to begin when none was seen, and has the right until it ends.
+  is_begun() {
+    ! pgrep -P $pid -f internal-thaw > /dev/null || return 0
+    ! kill -0 $pid 2> /dev/null || return 1
+    ! wait $pid || return 0
+    begin "$1"; return 1
+  }
+  begin "$1"
+  eventually is_begun "$1" || { echo "no guard"; return 1; }
   kill -KILL $pid 2> /dev/null || true; wait $pid 2> /dev/null || true
   none() { ! ls -A "$DIR/kept" | grep -q unfinished; }
   eventually none || true
@@ -113,7 +124,7 @@ ground() {
   vellum pool create "$1"
   vellum mount -o "pool=$1,profile=passthrough,lowerdir=$DIR/data-low,upperdir=$DIR/data-up,workdir=$DIR/data-work" data
 }
-no_ground() { vellum umount data; local n; for n in $(seq 100); do vellum pool delete "$1" 2> /dev/null && return; sleep 0.1; done; vellum pool delete "$1"; }
+no_ground() { vellum umount data; pool_goes "$1"; }
 # served COMMAND...: what the program says goes on without anything wrong, and more is read from memory.
 served() {
   local n before now; before=$("$@" 2> /dev/null | tail -n1 | cut -d' ' -f2) || true

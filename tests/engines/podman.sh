@@ -28,8 +28,7 @@ exec_into() {
   podman rm -f -t0 sleeper
 }
 change() { run -d --name changed base sh -c "$CHANGES; touch /tmp/done; sleep 600"
-  local n; for n in $(seq 100); do podman exec changed test -e /tmp/done && return; sleep 0.1; done
-  podman logs changed; echo "the changes were not made"; return 1; }
+  eventually podman exec changed test -e /tmp/done || { podman logs changed; echo "the changes were not made"; return 1; }; }
 diff_all() {
   local expected='A /home/user/file
 A /new
@@ -175,8 +174,7 @@ pool() {
   for n in 1 2 3; do same "exit status of a container" 0 "$(podman wait "busy$n")"; same "its output" all "$(podman logs "busy$n")"; done
   [ $kills -gt 3 ] || { echo "only $kills services were killed"; return 1; }
   podman rm -fa -t0
-  for n in $(seq 100); do "$PROGRAM" pool delete engine && return; sleep 0.1; done
-  cat "$DIR/service.log"; return 1
+  pool_goes engine || { cat "$DIR/service.log"; return 1; }
 }
 remove() {
   podman rm -fa -t0; podman rmi -fa

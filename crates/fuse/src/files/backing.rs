@@ -69,10 +69,15 @@ impl Backing {
         }
     }
 
-    fn from_kept(OwnOpens { opens, file: [id, inode] }: OwnOpens) -> Option<Self> {
-        let id = id.checked_sub(1).map(|id| (id as u32).cast_signed());
-        (opens > 0).then_some(Self { inode, id, opens })
+    fn from_kept(kept: OwnOpens) -> Option<Self> {
+        let OwnOpens { opens, file: [_, inode] } = kept;
+        (opens > 0).then_some(Self { inode, id: kept_id(kept), opens })
     }
+}
+
+/// The id that is written down, whatever the number of opens is.
+fn kept_id(kept: OwnOpens) -> Option<i32> {
+    kept.file[0].checked_sub(1).map(|id| (id as u32).cast_signed())
 }
 
 /// Tells files apart, as long as they are open; 0 where it cannot.
@@ -182,10 +187,10 @@ impl BackingTable {
         let (mut used, mut ended) = (HashSet::new(), Vec::new());
         fs.each_own_opens(&mut |node, opens| match Backing::from_kept(opens) {
             Some(backing) => used.extend(backing.id),
-            None => ended.push((node, Backing::from_kept(OwnOpens { opens: 1, ..opens }))),
+            None => ended.push((node, kept_id(opens))),
         });
-        for (node, backing) in ended {
-            if let Some(Backing { id: Some(id), .. }) = backing
+        for (node, id) in ended {
+            if let Some(id) = id
                 && !used.contains(&id)
             {
                 // It may have been given back.

@@ -251,10 +251,17 @@ impl Core {
             if io.writable && node.marks().stale.load(Relaxed) {
                 return Err(stale());
             }
-            if !io.writable
-                && !io.through_cache
-                && (io.file.descriptor().is_some() || io.file.lent().is_some())
-            {
+            if io.through_cache {
+                self.nodes.count_cached(node, file, 1);
+                // One who copies it up at the same time sees the count, or this one sees the copy: the kernel takes one kind of open at a time.
+                fence(SeqCst);
+                if !self.layers.readable(file)?.writable {
+                    return Ok(OpenIo::Cached { keep: !node.marks().alias });
+                }
+                self.nodes.count_cached(node, file, -1);
+                return Err(stale());
+            }
+            if !io.writable && (io.file.descriptor().is_some() || io.file.lent().is_some()) {
                 node.marks().lower_passthrough.store(true, Relaxed);
                 self.nodes.write_flags(node, Flags::LOWER_OPEN);
                 // A copy-up that did not see the mark has replaced the file by now.
@@ -268,16 +275,6 @@ impl Core {
                     return Err(stale());
                 }
             }
-            if io.through_cache && !io.writable {
-                self.nodes.count_cached(node, file, 1);
-                // One who copies it up at the same time sees the count, or this one sees the copy: the kernel takes one kind of open at a time.
-                fence(SeqCst);
-                if !self.layers.readable(file)?.writable {
-                    return Ok(OpenIo::Cached { keep: !node.marks().alias });
-                }
-                self.nodes.count_cached(node, file, -1);
-                return Err(stale());
-            }
             io
         };
         if writes {
@@ -286,8 +283,7 @@ impl Core {
         }
         // A file that is partial, or was when it was opened, goes through the kernel's cache until all its opens have ended.
         // Counted before looking, so that one who finds it whole at the same time sees the count.
-        let descriptor = io.file.descriptor();
-        if descriptor.is_none() {
+        let Some(descriptor) = io.file.descriptor() else {
             let copy = if io.writable { None } else { io.file.lent() };
             self.nodes.count_cached(node, file, 1);
             // An open beside this one that goes through the cache has been counted, or will find the copy.
@@ -297,16 +293,12 @@ impl Core {
                 return Ok(OpenIo::Lent(copy));
             }
             return Ok(OpenIo::Cached { keep: !node.marks().alias });
+        };
+        if file.count_of_cached_opens() == 0 {
+            return Ok(OpenIo::Passthrough(descriptor));
         }
-        match descriptor {
-            Some(descriptor) if !io.through_cache && file.count_of_cached_opens() == 0 => {
-                Ok(OpenIo::Passthrough(descriptor))
-            }
-            _ => {
-                self.nodes.count_cached(node, file, 1);
-                Ok(OpenIo::Cached { keep: !node.marks().alias })
-            }
-        }
+        self.nodes.count_cached(node, file, 1);
+        Ok(OpenIo::Cached { keep: !node.marks().alias })
     }
 
     /// Makes a file durable.

@@ -1,8 +1,7 @@
 //! Workloads, and comparisons of Vellum with other filesystems in one run.
 //!
 //! `compare` runs the same [`tasks`] on several [`contender`]s, round by round, in a [`testbed`] of its own, and states
-//! times as ratios to kernel overlayfs in the same round; [`targets`] are what Vellum has to reach. `roundtrip` takes
-//! single requests apart.
+//! times as ratios to kernel overlayfs in the same round; [`targets`] are what Vellum has to reach.
 #![forbid(unsafe_code)]
 
 pub mod archive_report;
@@ -18,17 +17,16 @@ pub mod failure;
 pub mod filesystem_kind;
 pub mod interrupt;
 pub mod isolation;
-pub mod kernel_threads;
 pub mod machine;
 pub mod memcg;
 pub mod mounts;
+mod numbers;
 pub(crate) mod pools;
 mod programs;
 pub mod regression_guard;
 pub mod report;
 pub mod requests;
 pub mod resource_meter;
-pub mod roundtrip;
 pub mod service;
 pub mod statistics;
 pub mod store;

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use clap::{Args, Parser, Subcommand};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use vellum_bench::archive_report;
@@ -14,12 +14,11 @@ use vellum_bench::contender::{self, Contender, Kind};
 use vellum_bench::descendants;
 use vellum_bench::failure::{Failure, Result, While};
 use vellum_bench::interrupt;
-use vellum_bench::isolation::{self, host};
+use vellum_bench::isolation;
 use vellum_bench::machine::{self, Machine};
 use vellum_bench::mounts::Mounts;
 use vellum_bench::regression_guard;
 use vellum_bench::report::{self, MissingSubject, Report, SubjectNote, TaskReport};
-use vellum_bench::roundtrip::{self, RoundTrip};
 use vellum_bench::store;
 use vellum_bench::table;
 use vellum_bench::tasks::{self, TASKS, Task};
@@ -61,14 +60,9 @@ enum Command {
     Store(StoreArgs),
     /// Show what sharing the page cache by weight (`vellum balance`) costs four control groups at work on a local filesystem; as root.
     Balance(balance::Args),
-    /// Take single requests of a mounted filesystem apart: time, requests, context switches.
-    Roundtrip(Round),
     /// Do a part of a task, as a process that `compare` has started.
     #[command(hide = true, name = job::SUBCOMMAND)]
     Worker,
-    /// Do the work of one of `balance`'s groups.
-    #[command(hide = true, name = balance::SUBCOMMAND)]
-    Load { load: balance::Load, directory: PathBuf, bytes: u64, seconds: f64 },
 }
 
 #[derive(Args)]
@@ -162,12 +156,6 @@ struct Isolation {
     /// Emulated devices, by name: small-zone, large-zone [default: all].
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     devices: Vec<String>,
-    /// Try it on the disk of this directory instead: others' direct reads and writes, beside an image that is written unpaced, with ionice, in a control group with a limit, and paced.
-    #[arg(long, value_name = "DIR", conflicts_with = "devices")]
-    host: Option<PathBuf>,
-    /// With --host: how often; medians are shown.
-    #[arg(long, default_value_t = 3, value_name = "N", requires = "host")]
-    rounds: usize,
     /// A factor for the size of an image, which is 1 GiB.
     #[arg(long, default_value_t = 1.0, value_name = "FACTOR")]
     scale: f64,
@@ -192,21 +180,6 @@ struct StoreArgs {
     json: Option<PathBuf>,
 }
 
-#[derive(Args)]
-struct Round {
-    /// A directory on the mounted filesystem, which must be writable.
-    dir: PathBuf,
-    /// Operations of each kind.
-    #[arg(long, default_value_t = 20_000, value_name = "N")]
-    operations: usize,
-    /// Threads of the parallel measurements.
-    #[arg(long, default_value_t = 2, value_name = "N")]
-    threads: usize,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
-}
-
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -225,7 +198,7 @@ fn main() -> ExitCode {
         }
     };
     match cli.command {
-        command @ (Command::Worker | Command::Load { .. }) => perform(command),
+        command @ Command::Worker => perform(command),
         // The kernel gives a signal to the first thread of a process, if that has not blocked it; one that waits for a filesystem never takes it.
         command => match std::thread::Builder::new().stack_size(STACK).spawn(move || perform(command)) {
             Ok(work) => work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
@@ -255,8 +228,6 @@ fn perform(command: Command) -> ExitCode {
         Command::Isolation(args) => run_isolation(&args),
         Command::Store(args) => run_store(&args),
         Command::Balance(args) => balance::run(&args),
-        Command::Load { load, directory, bytes, seconds } => balance::serve(load, &directory, bytes, seconds),
-        Command::Roundtrip(args) => run_roundtrip(args),
     };
     match done {
         _ if interrupt::asked() => ExitCode::from(interrupt::EXIT_INTERRUPTED),
@@ -270,36 +241,11 @@ fn perform(command: Command) -> ExitCode {
 
 fn run_isolation(args: &Isolation) -> Result<()> {
     check_scale(args.scale)?;
-    if let Some(directory) = &args.host {
-        return run_host_isolation(args, directory);
-    }
     let plan = isolation::Plan::named(&args.devices, args.scale)?;
     interrupt::watch()?;
     print!("{}", isolation::heading());
     let report = isolation::isolation(&plan, |row| println!("{}", row.line()));
     print!("\n{}", isolation::table(&report));
-    write_json(args.json.as_deref(), &report)
-}
-
-fn run_host_isolation(args: &Isolation, directory: &Path) -> Result<()> {
-    if !directory.is_dir() {
-        let shown = directory.display();
-        return Err(Failure::bad_input(format!(
-            "option --host {shown}: no such directory; give one on the disk"
-        )));
-    }
-    check_rounds(args.rounds)?;
-    interrupt::watch()?;
-    // In a directory of its own: nothing of anybody else's has the name of an image.
-    let directory = directory_in(directory)?;
-    let image = ((f64::from(1 << 30) * args.scale) as u64).max(1 << 20);
-    let plan = host::Plan { directory: directory.clone(), image, rounds: args.rounds };
-    let report = host::host(&plan, |line| println!("{line}"));
-    let _ = std::fs::remove_dir(&directory);
-    let report = report?;
-    for (manner, why) in &report.missing {
-        println!("SKIPPED: {}: {why}", manner.name());
-    }
     write_json(args.json.as_deref(), &report)
 }
 
@@ -527,20 +473,4 @@ fn list(subjects: &[Contender], missing: &[MissingSubject]) {
     for missing in missing {
         println!("  {:<20}MISSING: {}", missing.name, missing.why);
     }
-}
-
-fn run_roundtrip(args: Round) -> Result<()> {
-    interrupt::watch()?;
-    let plan = RoundTrip { dir: args.dir, operations: args.operations, threads: args.threads };
-    let results = roundtrip::run(&plan)?;
-    if results.iter().all(|row| row.service_switches.is_none()) {
-        eprintln!("no service found behind this directory: it is not on a FUSE mount, or it cannot be seen");
-    }
-    if args.json {
-        serde_json::to_writer_pretty(std::io::stdout().lock(), &results).doing(|| "writing JSON")?;
-        println!();
-    } else {
-        print!("{}", roundtrip::table(&results));
-    }
-    Ok(())
 }

@@ -4,6 +4,7 @@ use crate::compare::{Outcome, TaskOutcome};
 use crate::contender::{Contender, Kind};
 use crate::machine::Machine;
 use crate::memcg::MemoryCharge;
+use crate::numbers::{count, time};
 use crate::requests::Requests;
 use crate::resource_meter::Sample;
 use crate::statistics::{confidence, is_noisy, median, spread};
@@ -327,7 +328,7 @@ pub fn table(task: &TaskReport) -> String {
         let ratio = result.ratio.map_or("-".into(), |ratio| format!("{ratio:.3}"));
         let range =
             result.ratio_range.map_or(String::new(), |(low, high)| format!("({low:.2} to {high:.2})"));
-        let requests = result.requests_per_operation.map_or("-".into(), number);
+        let requests = result.requests_per_operation.map_or("-".into(), count);
         let switches = sides(result.client_switches_per_operation, result.service_switches_per_operation);
         let calls = sides(result.client_calls_per_operation, result.service_calls_per_operation);
         let charged = result.charged.map_or("-".into(), |charged| {
@@ -347,20 +348,11 @@ pub fn table(task: &TaskReport) -> String {
     text
 }
 
-/// A number with no more digits than say something.
-fn number(value: f64) -> String {
-    match value {
-        v if v >= 100.0 => format!("{v:.0}"),
-        v if v >= 10.0 => format!("{v:.1}"),
-        v => format!("{v:.2}"),
-    }
-}
-
 /// A number of the client and one of the service.
 fn sides(client: Option<f64>, service: Option<f64>) -> String {
     match (client, service) {
-        (Some(client), Some(service)) => format!("{}+{}", number(client), number(service)),
-        (Some(client), None) => number(client),
+        (Some(client), Some(service)) => format!("{}+{}", count(client), count(service)),
+        (Some(client), None) => count(client),
         (None, _) => "-".to_owned(),
     }
 }
@@ -368,17 +360,7 @@ fn sides(client: Option<f64>, service: Option<f64>) -> String {
 fn verdict(result: &SubjectReport) -> String {
     let mut text = match (result.bar, result.bar_met) {
         (Some(bar), Some(met)) => {
-            let met = if met { "met" } else { "NOT MET" };
-            match bar.unit {
-                Unit::TimesOverlayfs => format!("{} {met}", bar.at_most),
-                Unit::TimesHost => format!("{} x host {met}", bar.at_most),
-                Unit::TimesAlone => format!("{} x alone {met}", bar.at_most),
-                Unit::TimesEqual => format!("{} x equal weights {met}", bar.at_most),
-                Unit::PercentOffShare => format!("{} % off {met}", bar.at_most),
-                Unit::TimesFuseOverlayfs2 => format!("{} x fuse-overlayfs-2 {met}", bar.at_most),
-                Unit::Milliseconds => format!("{} ms {met}", bar.at_most),
-                Unit::ResidentMib => format!("{} MiB {met}", bar.at_most),
-            }
+            format!("{} {}", bar.unit.limit(bar.at_most), if met { "met" } else { "NOT MET" })
         }
         _ => String::new(),
     };
@@ -400,8 +382,8 @@ fn verdict(result: &SubjectReport) -> String {
         let _ = write!(text, " upper {:.0} KiB", median(&upper) / 1024.0);
     }
     if let Some(locked) = result.locked_per_operation {
-        let shared = result.shared_writes_per_operation.map_or("-".to_owned(), number);
-        let _ = write!(text, " locked {}, shared {shared}", number(locked));
+        let shared = result.shared_writes_per_operation.map_or("-".to_owned(), count);
+        let _ = write!(text, " locked {}, shared {shared}", count(locked));
     }
     if result.noisy && result.samples.len() > 2 {
         text.push_str(" noisy");
@@ -414,15 +396,6 @@ fn verdict(result: &SubjectReport) -> String {
         let _ = write!(text, ", BEHIND {}", result.behind.join(", "));
     }
     text
-}
-
-/// A time with a unit in which it reads well.
-fn time(seconds: f64) -> String {
-    match seconds {
-        s if s < 1e-3 => format!("{:.1} us", s * 1e6),
-        s if s < 1.0 => format!("{:.2} ms", s * 1e3),
-        s => format!("{s:.2} s"),
-    }
 }
 
 #[cfg(test)]
@@ -463,7 +436,7 @@ mod tests {
         assert_eq!(of(Kind::VellumCached).behind, ["fuse-overlayfs"]);
         assert!(of(Kind::FuseOverlayfs).behind.is_empty() && of(Kind::FuseOverlayfs).bar.is_none());
         let text = table(&report);
-        assert!(text.contains("1 met") && text.contains("NOT MET") && text.contains("BEHIND"));
+        assert!(text.contains("1 \u{d7} met") && text.contains("NOT MET") && text.contains("BEHIND"));
     }
 
     #[test]
@@ -487,7 +460,7 @@ mod tests {
             TaskReport::summarize(&TaskOutcome { task, operations: 1, outcomes }, Some(Kind::Overlay), &[]);
         assert_eq!(report.results[2].bar_met, Some(true));
         assert_eq!(report.results[3].bar_met, Some(false));
-        assert!(table(&report).contains("1.25 x host NOT MET"));
+        assert!(table(&report).contains("1.25 \u{d7} host NOT MET"));
     }
 
     #[test]
@@ -502,7 +475,7 @@ mod tests {
         let report =
             TaskReport::summarize(&TaskOutcome { task, operations: 1, outcomes }, Some(Kind::Overlay), &[]);
         assert!(report.results[2].bar.is_none() && report.results[3].bar_met == Some(true));
-        assert!(table(&report).contains("0.2 x fuse-overlayfs-2 met"));
+        assert!(table(&report).contains("0.2 \u{d7} fuse-overlayfs-2 met"));
         let outcomes = vec![outcome(Kind::Overlay, &[1.0]), outcome(Kind::VellumLibrary, &[0.1])];
         let report =
             TaskReport::summarize(&TaskOutcome { task, operations: 1, outcomes }, Some(Kind::Overlay), &[]);
@@ -522,7 +495,7 @@ mod tests {
         assert_eq!(run("s2-isolation-web", &[1.04, 2.08], &before).results[1].bar_met, Some(true));
         let slow = run("s2-isolation-web", &[1.1, 2.2], &before);
         assert_eq!((slow.results[0].bar_met, slow.results[1].bar_met), (None, Some(false)));
-        assert!(table(&slow).contains("1.05 x alone NOT MET"));
+        assert!(table(&slow).contains("1.05 \u{d7} alone NOT MET"));
         assert_eq!(run("s2-isolation-web", &[1.0, 1.0], &[]).results[1].bar_met, None);
     }
 

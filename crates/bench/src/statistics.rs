@@ -1,6 +1,6 @@
 //! Medians, spreads, and how far they can be believed.
 
-use crate::tree::Random;
+use vellum_zoned::device::emulator::Random;
 
 /// The middle value; NaN of nothing.
 #[must_use]
@@ -47,8 +47,10 @@ pub fn confidence(values: &[f64]) -> Option<(f64, f64)> {
     let mut random = Random::new(17);
     let mut medians: Vec<f64> = (0..RESAMPLES)
         .map(|_| {
-            let drawn: Vec<f64> =
-                values.iter().filter_map(|_| values.get(random.below(values.len())).copied()).collect();
+            let drawn: Vec<f64> = values
+                .iter()
+                .filter_map(|_| values.get(random.below(values.len() as u64) as usize).copied())
+                .collect();
             median(&drawn)
         })
         .collect();

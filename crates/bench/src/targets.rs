@@ -52,6 +52,24 @@ impl Unit {
     }
 }
 
+impl Unit {
+    /// What a value must not exceed, for people.
+    #[must_use]
+    pub fn limit(self, at_most: f64) -> String {
+        let what = match self {
+            Self::TimesOverlayfs => "\u{d7}",
+            Self::TimesHost => "\u{d7} host",
+            Self::TimesAlone => "\u{d7} alone",
+            Self::TimesEqual => "\u{d7} equal weights",
+            Self::PercentOffShare => "% off",
+            Self::TimesFuseOverlayfs2 => "\u{d7} fuse-overlayfs-2",
+            Self::Milliseconds => "ms",
+            Self::ResidentMib => "MiB",
+        };
+        format!("{at_most} {what}")
+    }
+}
+
 /// The task that says what a tenant reaches without neighbours.
 pub const ALONE: &str = "s2-isolation-alone";
 /// The task that says what mounts of equal weights reach together.

@@ -4,6 +4,8 @@ use crate::failure::{Result, While};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use vellum_zoned::device::AlignedBuf;
+use vellum_zoned::device::emulator::Random;
 
 /// Files per directory, on average.
 const FILES_PER_DIR: usize = 40;
@@ -19,41 +21,15 @@ const SIZE_MAX: f64 = 262_144.0;
 /// Words of 8 letters in a line of a file.
 const WORDS_PER_LINE: usize = 8;
 
-/// Random numbers that are the same on every machine (splitmix64).
-#[derive(Clone, Debug)]
-pub struct Random(u64);
+/// A number in [0, 1).
+pub(crate) fn unit(random: &mut Random) -> f64 {
+    (random.draw() >> 11) as f64 / (1_u64 << 53) as f64
+}
 
-impl Random {
-    /// Numbers of this seed.
-    #[must_use]
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    /// Any number.
-    pub fn number(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `end`, which is not 0.
-    pub fn below(&mut self, end: usize) -> usize {
-        usize::try_from(self.number() % end.max(1) as u64).unwrap_or(0)
-    }
-
-    /// A number in [0, 1).
-    pub(crate) fn unit(&mut self) -> f64 {
-        (self.number() >> 11) as f64 / (1_u64 << 53) as f64
-    }
-
-    /// A normally distributed number: mean 0, standard deviation 1.
-    pub(crate) fn normal(&mut self) -> f64 {
-        let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
-        radius * (std::f64::consts::TAU * self.unit()).cos()
-    }
+/// A normally distributed number: mean 0, standard deviation 1.
+pub(crate) fn normal(random: &mut Random) -> f64 {
+    let radius = (-2.0 * (1.0 - unit(random)).ln()).sqrt();
+    radius * (std::f64::consts::TAU * unit(random)).cos()
 }
 
 /// A tree: directories, parents first, and files. Paths are relative.
@@ -74,7 +50,7 @@ impl Tree {
         let mut dirs: Vec<PathBuf> = Vec::new();
         for number in 0..files.div_ceil(FILES_PER_DIR) {
             let parent = dirs
-                .get(random.below(dirs.len() + 1))
+                .get(random.below(dirs.len() as u64 + 1) as usize)
                 .filter(|dir| dir.components().count() < DEPTH_MAX)
                 .cloned()
                 .unwrap_or_default();
@@ -83,7 +59,7 @@ impl Tree {
         let files = (0..files)
             .map(|number| {
                 let dir = dirs.get(number % dirs.len().max(1)).cloned().unwrap_or_default();
-                let size = (SIZE_MEDIAN.ln() + SIZE_SIGMA * random.normal()).exp().min(SIZE_MAX);
+                let size = (SIZE_MEDIAN.ln() + SIZE_SIGMA * normal(&mut random)).exp().min(SIZE_MAX);
                 (dir.join(format!("file-{number}.txt")), size as usize)
             })
             .collect();
@@ -112,7 +88,7 @@ fn fill(random: &mut Random, text: &mut Vec<u8>, size: usize) {
     text.clear();
     while text.len() < size {
         for _ in 0..WORDS_PER_LINE {
-            text.extend(random.number().to_le_bytes().map(|byte| b'a' + byte % 16));
+            text.extend(random.draw().to_le_bytes().map(|byte| b'a' + byte % 16));
         }
         text.push(b'\n');
     }
@@ -125,16 +101,27 @@ pub fn write_large(path: &Path, size: u64) -> Result<()> {
     let mut file = fs::File::create(path).doing(say)?;
     let mut random = Random::new(size);
     let mut left = size;
-    let mut block = vec![0_u8; 1 << 20];
+    let mut block = AlignedBuf::zeroed(1 << 20);
     while left > 0 {
-        for word in block.chunks_exact_mut(8) {
-            word.copy_from_slice(&random.number().to_le_bytes());
-        }
-        let part = usize::try_from(left).unwrap_or(block.len()).min(block.len());
-        file.write_all(block.get(..part).unwrap_or_default()).doing(say)?;
+        scramble(&mut block, &mut random);
+        let part = usize::try_from(left).unwrap_or(usize::MAX).min(1 << 20);
+        file.write_all(block.as_slice().get(..part).unwrap_or_default()).doing(say)?;
         left -= part as u64;
     }
     file.sync_all().doing(say)
+}
+
+/// Bytes that no disk makes fewer of.
+pub(crate) fn incompressible(length: usize) -> AlignedBuf {
+    let mut bytes = AlignedBuf::zeroed(length);
+    scramble(&mut bytes, &mut Random::new(1));
+    bytes
+}
+
+fn scramble(bytes: &mut AlignedBuf, random: &mut Random) {
+    for word in bytes.as_mut_slice().chunks_exact_mut(8) {
+        word.copy_from_slice(&random.draw().to_le_bytes());
+    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! A worker: this program again, which does what it is told by a [`Job`].
 
+use crate::balance;
 use crate::failure::{Failure, Result, While};
 use crate::interrupt;
 use crate::task_process;
@@ -37,8 +38,7 @@ fn perform(mut input: impl BufRead, output: &mut impl Write) -> Result<()> {
             let sample = task_process::play(&part, |passes| {
                 wait().and_then(|()| task_process::measure(&part, passes))
             })?;
-            let sample = serde_json::to_string(&sample).doing(|| "a result")?;
-            writeln!(output, "\n{RESULT}{sample}").and_then(|()| output.flush()).doing(|| "reporting")?;
+            report(output, &sample)?;
             // What ends with it belongs to no measurement: the master says when.
             input.read_line(&mut line).map(drop).doing(|| "waiting for the end")
         }
@@ -62,6 +62,10 @@ fn perform(mut input: impl BufRead, output: &mut impl Write) -> Result<()> {
             wait()?;
             match neighbour.go_on()? {}
         }
+        Job::Load { load, directory, bytes, seconds } => {
+            wait()?;
+            report(output, &balance::measure(load, &directory, bytes, seconds)?)
+        }
         Job::Serve { root, port } => {
             server::enter(&root)?;
             wait()?;
@@ -78,6 +82,11 @@ fn perform(mut input: impl BufRead, output: &mut impl Write) -> Result<()> {
             Err(rocksdb::become_it(&root, number, work))
         }
     }
+}
+
+fn report(output: &mut impl Write, found: &impl serde::Serialize) -> Result<()> {
+    let text = serde_json::to_string(found).doing(|| "a result")?;
+    writeln!(output, "\n{RESULT}{text}").and_then(|()| output.flush()).doing(|| "reporting")
 }
 
 /// Binds this thread to some processors, if any are named.

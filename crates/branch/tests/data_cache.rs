@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use support::*;
 use vellum_branch::{DataCacheBranch, FaultBranch, FaultPlan, SETTLE, VersionCheck};
-use vellum_cache::{BLOCK_BYTES, Config, Kind, Shared, SlabMemory};
+use vellum_cache::{BLOCK_BYTES, Config, S3Fifo, Shared, SlabMemory};
 use vellum_vfs::{Branch, BranchDir, BranchFile, Errno, OpenMode, RenameFlags};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
@@ -35,7 +35,7 @@ impl World {
 
     /// With a cache of so many bytes.
     fn with_cache(capacity: u64) -> Self {
-        let config = Config { capacity, files: 100, policy: Kind::default() };
+        let config = Config { capacity, files: 100, policy: S3Fifo::queue };
         Self { cache: Shared::new(config, SlabMemory::default()), ..Self::new() }
     }
 

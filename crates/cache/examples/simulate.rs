@@ -2,8 +2,12 @@
 //! `simulate [FILE]`, where each line of FILE is a key; `simulate [--seed NUMBER]`: over four traces that are made from a seed.
 #![forbid(unsafe_code)]
 
+#[path = "../tests/support/policies.rs"]
+mod policies;
+
+use policies::Kind;
 use std::collections::{BTreeSet, HashMap, HashSet};
-use vellum_cache::{Handle, Kind};
+use vellum_cache::Handle;
 
 /// Of the generator, unless another one is given.
 const SEED: u64 = 20_261_123;
@@ -71,7 +75,7 @@ fn made(seed: u64) -> Vec<(&'static str, Vec<u64>)> {
 
 /// Hits of a policy.
 fn hits(kind: Kind, trace: &[u64], size: usize) -> usize {
-    let mut queue = kind.make();
+    let mut queue = kind.policy()();
     // An item is the number of a key in the order of their first access.
     let mut numbers: HashMap<u64, u32> = HashMap::new();
     let mut entries: Vec<Option<Handle>> = Vec::new();
@@ -151,8 +155,7 @@ fn main() -> std::io::Result<()> {
         [file] => vec![("file", read(&std::fs::read_to_string(file)?))],
         _ => return Err(std::io::Error::other("simulate [FILE | --seed NUMBER]")),
     };
-    let names = Kind::ALL.map(Kind::name).join(" | ");
-    println!("| trace | cache | {names} | Belady |\n| --- | --- | --- | --- | --- | --- |");
+    println!("| trace | cache | LRU | SIEVE | S3-FIFO | Belady |\n| --- | --- | --- | --- | --- | --- |");
     traces.iter().for_each(|(name, trace)| show(name, trace));
     Ok(())
 }

@@ -3,7 +3,6 @@
 
 use crate::key::Version;
 use crate::shares::Container;
-use crate::sync::Mutex;
 use rustix::fs::{
     FallocateFlags, MemfdFlags, Mode, SealFlags, fallocate, fchmod, fcntl_add_seals, ftruncate, memfd_create,
 };
@@ -11,7 +10,6 @@ use rustix::io::Errno;
 use std::ffi::CStr;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// A kind of memory.
 pub trait Memory {
@@ -100,100 +98,12 @@ fn errno(error: std::io::Error) -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
 
-/// Memory of this process, for tests and simulations.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct PrivateMemory;
-
-/// A file of [`PrivateMemory`].
-#[derive(Debug, Default)]
-pub struct PlainFile {
-    bytes: Mutex<Vec<u8>>,
-    sealed: AtomicBool,
-}
-
-impl PlainFile {
-    /// What is in it.
-    pub fn bytes(&self) -> Vec<u8> {
-        self.bytes.lock().clone()
-    }
-
-    /// EPERM after it was sealed.
-    fn writable(&self) -> Result<(), Errno> {
-        if self.sealed.load(Relaxed) { Err(Errno::PERM) } else { Ok(()) }
-    }
-}
-
-impl Memory for PrivateMemory {
-    type File = PlainFile;
-
-    fn create(&self, version: Version) -> Result<Self::File, Errno> {
-        let bytes = usize::try_from(version.size).map_err(|_| Errno::NOMEM)?;
-        Ok(PlainFile { bytes: Mutex::new(vec![0; bytes]), sealed: AtomicBool::new(false) })
-    }
-
-    fn write(&self, file: &Self::File, data: &[u8], offset: u64) -> Result<(), Errno> {
-        file.writable()?;
-        let mut file = file.bytes.lock();
-        range(offset, data.len())
-            .and_then(|range| file.get_mut(range))
-            .ok_or(Errno::IO)?
-            .copy_from_slice(data);
-        Ok(())
-    }
-
-    fn read(&self, file: &Self::File, buf: &mut [u8], offset: u64) -> Result<(), Errno> {
-        let file = file.bytes.lock();
-        buf.copy_from_slice(range(offset, buf.len()).and_then(|range| file.get(range)).ok_or(Errno::IO)?);
-        Ok(())
-    }
-
-    fn release(&self, file: &Self::File, offset: u64, bytes: u64) -> Result<(), Errno> {
-        file.writable()?;
-        let mut file = file.bytes.lock();
-        let start = usize::try_from(offset).map_err(|_| Errno::INVAL)?.min(file.len());
-        let end = usize::try_from(offset.saturating_add(bytes)).map_err(|_| Errno::INVAL)?.min(file.len());
-        file.get_mut(start..end).unwrap_or_default().fill(0);
-        Ok(())
-    }
-
-    fn seal(&self, file: &Self::File) -> Result<(), Errno> {
-        file.sealed.store(true, Relaxed);
-        Ok(())
-    }
-}
-
-fn range(offset: u64, len: usize) -> Option<std::ops::Range<usize>> {
-    let start = usize::try_from(offset).ok()?;
-    Some(start..start.checked_add(len)?)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::{Key, Object, PAGE_BYTES};
+    use crate::key::PAGE_BYTES;
     use rustix::fs::fstat;
     use std::os::fd::AsRawFd;
-
-    fn version(size: u64) -> Version {
-        Version { key: Key { object: Object { filesystem: 1, inode: 1 }, version: 1 }, size }
-    }
-
-    fn behaves(memory: &impl Memory) {
-        let file = memory.create(version(3 * PAGE_BYTES)).unwrap();
-        memory.write(&file, b"one", PAGE_BYTES - 1).unwrap();
-        let mut buf = [1; 5];
-        memory.read(&file, &mut buf, PAGE_BYTES - 2).unwrap();
-        assert_eq!(&buf, b"\0one\0");
-        memory.release(&file, PAGE_BYTES, PAGE_BYTES).unwrap();
-        memory.read(&file, &mut buf, PAGE_BYTES - 2).unwrap();
-        assert_eq!(&buf, b"\0o\0\0\0");
-        assert_eq!(memory.read(&file, &mut buf, 3 * PAGE_BYTES - 4), Err(Errno::IO));
-        memory.seal(&file).unwrap();
-        assert_eq!(memory.write(&file, b"two", 0), Err(Errno::PERM));
-        assert_eq!(memory.release(&file, 0, PAGE_BYTES), Err(Errno::PERM));
-        memory.read(&file, &mut buf, PAGE_BYTES - 2).unwrap();
-        assert_eq!(&buf, b"\0o\0\0\0");
-    }
 
     #[test]
     fn what_is_sealed_cannot_be_written_by_whoever_opens_it_again() {
@@ -211,12 +121,6 @@ mod tests {
         let mut buf = [0; 3];
         MemFd.read(&file, &mut buf, 0).unwrap();
         assert_eq!(&buf, b"one");
-    }
-
-    #[test]
-    fn both_kinds() {
-        behaves(&PrivateMemory);
-        behaves(&MemFd);
     }
 
     #[test]

@@ -9,6 +9,10 @@
 #![cfg(shuttle)]
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test that cannot go on should stop")]
 
+#[path = "support/private_memory.rs"]
+mod private_memory;
+
+use private_memory::PrivateMemory;
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::sync::Mutex;
@@ -96,7 +100,7 @@ impl Source for File<'_> {
 }
 
 fn scenario(lies: bool) {
-    let config = Config { capacity: 2 * PAGE_BYTES, files: FILES, policy: Kind::default() };
+    let config = Config { capacity: 2 * PAGE_BYTES, files: FILES, policy: S3Fifo::queue };
     let world =
         Arc::new(World { cache: Shared::new(config, PrivateMemory), versions: Default::default(), lies });
     let threads: Vec<_> = (0..4)

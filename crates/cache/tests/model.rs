@@ -3,6 +3,13 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
+#[path = "support/policies.rs"]
+mod policies;
+#[path = "support/private_memory.rs"]
+mod private_memory;
+
+use policies::Kind;
+use private_memory::PrivateMemory;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use vellum_cache::*;
@@ -316,7 +323,10 @@ struct Both {
 
 impl Both {
     fn new(policy: Kind) -> Self {
-        let mut store = Store::new(Config { capacity: CAPACITY, files: usize::MAX, policy }, PrivateMemory);
+        let mut store = Store::new(
+            Config { capacity: CAPACITY, files: usize::MAX, policy: policy.policy() },
+            PrivateMemory,
+        );
         let containers = (0..CONTAINERS).map(|_| store.join(1).unwrap()).collect();
         let model = Model { weights: [0, 1, 1, 1, 1], ..Model::default() };
         Self {
@@ -463,7 +473,7 @@ proptest! {
 
     #[test]
     fn bounds_sums_and_data_with_the_other_policies(
-        policy in prop::sample::select(vec![Kind::Sieve, Kind::S3Fifo]),
+        policy in prop::sample::select(Kind::ALL[1..].to_vec()),
         steps in prop::collection::vec(step(), 1..200),
     ) {
         let mut both = Both::new(policy);

@@ -2,6 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 #![cfg(not(shuttle))]
 
+#[path = "support/private_memory.rs"]
+mod private_memory;
+
+use private_memory::{PlainFile, PrivateMemory};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Barrier, Mutex};
@@ -11,7 +15,7 @@ use vellum_cache::*;
 const BLOCK: usize = BLOCK_BYTES as usize;
 
 fn cache<M: Memory>(blocks: u64, memory: M) -> Arc<Shared<M>> {
-    Shared::new(Config { capacity: blocks * BLOCK_BYTES, files: 100, policy: Kind::default() }, memory)
+    Shared::new(Config { capacity: blocks * BLOCK_BYTES, files: 100, policy: S3Fifo::queue }, memory)
 }
 
 /// A file of a storage that counts how it is read, and can fail, change and be slow.
@@ -411,7 +415,7 @@ impl Room for Decided {
 fn a_cache_holds_what_there_is_room_for_and_reads_go_on() {
     const MIB: u64 = 1 << 20;
     let room = Decided(Arc::new(AtomicU64::new(8 * MIB)));
-    let config = Config { capacity: 64 * MIB, files: 100, policy: Kind::default() };
+    let config = Config { capacity: 64 * MIB, files: 100, policy: S3Fifo::queue };
     let cache = Shared::with(config, MemFd, DEPTH, Some(Box::new(room.clone())));
     let disk = Disk::new(1, 16 << 20);
     let member = cache.join(100).unwrap();
@@ -465,7 +469,7 @@ impl Source for Crowded {
 
 #[test]
 fn no_more_fetches_are_under_way_than_a_storage_takes() {
-    let config = Config { capacity: 64 * BLOCK_BYTES, files: 100, policy: Kind::default() };
+    let config = Config { capacity: 64 * BLOCK_BYTES, files: 100, policy: S3Fifo::queue };
     let cache = Shared::with(config, MemFd, 3, None);
     let (now, most) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
     thread::scope(|scope| {

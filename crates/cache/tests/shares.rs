@@ -4,6 +4,13 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
+#[path = "support/policies.rs"]
+mod policies;
+#[path = "support/private_memory.rs"]
+mod private_memory;
+
+use policies::Kind;
+use private_memory::PrivateMemory;
 use vellum_cache::*;
 
 /// Blocks of a unit.
@@ -18,12 +25,14 @@ struct Run {
 
 impl Run {
     fn new(blocks: u64, weights: &[u32]) -> Self {
-        Self::with(Kind::default(), blocks, weights)
+        Self::with(Kind::S3Fifo, blocks, weights)
     }
 
     fn with(policy: Kind, blocks: u64, weights: &[u32]) -> Self {
-        let mut store =
-            Store::new(Config { capacity: blocks * PAGE_BYTES, files: usize::MAX, policy }, PrivateMemory);
+        let mut store = Store::new(
+            Config { capacity: blocks * PAGE_BYTES, files: usize::MAX, policy: policy.policy() },
+            PrivateMemory,
+        );
         let containers = weights.iter().map(|weight| store.join(*weight).unwrap()).collect();
         Self { store, containers }
     }

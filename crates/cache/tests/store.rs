@@ -2,6 +2,13 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
+#[path = "support/policies.rs"]
+mod policies;
+#[path = "support/private_memory.rs"]
+mod private_memory;
+
+use policies::Kind;
+use private_memory::{PlainFile, PrivateMemory};
 use rustix::io::Errno;
 use std::cell::Cell;
 use vellum_cache::*;
@@ -13,7 +20,7 @@ fn version(inode: u64, version: u64, size: u64) -> Version {
 }
 
 fn store<M: Memory>(blocks: u64, memory: M) -> (Store<M>, Container) {
-    let config = Config { capacity: blocks * BLOCK_BYTES, files: 100, policy: Kind::default() };
+    let config = Config { capacity: blocks * BLOCK_BYTES, files: 100, policy: S3Fifo::queue };
     let mut store = Store::new(config, memory);
     let container = store.join(100).unwrap();
     (store, container)
@@ -63,7 +70,10 @@ fn data_come_back_from_where_they_were_put() {
 #[test]
 fn what_is_lent_stays_whatever_is_needed() {
     for policy in Kind::ALL {
-        let mut store = Store::new(Config { capacity: 8 * BLOCK_BYTES, files: 100, policy }, PrivateMemory);
+        let mut store = Store::new(
+            Config { capacity: 8 * BLOCK_BYTES, files: 100, policy: policy.policy() },
+            PrivateMemory,
+        );
         let (one, other) = (store.join(1).unwrap(), store.join(1000).unwrap());
         let file = version(1, 1, 3 * BLOCK_BYTES);
         (0..2).for_each(|index| assert!(fill(&mut store, one, file, index).unwrap()));
@@ -159,7 +169,7 @@ fn fetches_are_bounded() {
 
 #[test]
 fn files_are_bounded() {
-    let config = Config { capacity: 1 << 30, files: 3, policy: Kind::default() };
+    let config = Config { capacity: 1 << 30, files: 3, policy: S3Fifo::queue };
     let mut store = Store::new(config, PrivateMemory);
     let container = store.join(1).unwrap();
     for inode in 0..10 {
@@ -256,7 +266,10 @@ fn damage_is_noticed_and_dropped() {
 #[test]
 fn what_there_is_no_memory_for_goes_by_weight_and_what_is_lent_when_it_comes_back() {
     for policy in Kind::ALL {
-        let mut store = Store::new(Config { capacity: 40 * BLOCK_BYTES, files: 100, policy }, PrivateMemory);
+        let mut store = Store::new(
+            Config { capacity: 40 * BLOCK_BYTES, files: 100, policy: policy.policy() },
+            PrivateMemory,
+        );
         let (one, other) = (store.join(100).unwrap(), store.join(300).unwrap());
         let lent = version(1, 1, 4 * BLOCK_BYTES);
         (0..4).for_each(|index| assert!(fill(&mut store, one, lent, index).unwrap()));
@@ -325,10 +338,8 @@ fn what_a_predecessor_has_left_is_nobodys() {
 
 #[test]
 fn what_may_be_lent_is_shared_by_weight() {
-    let mut store = Store::new(
-        Config { capacity: 144 * BLOCK_BYTES, files: 1000, policy: Kind::default() },
-        PrivateMemory,
-    );
+    let mut store =
+        Store::new(Config { capacity: 144 * BLOCK_BYTES, files: 1000, policy: S3Fifo::queue }, PrivateMemory);
     // Files of one block, as long as they are lent: how many.
     let mut inodes = 1..;
     let mut borrow = |store: &mut Store<PrivateMemory>, container| {
@@ -365,4 +376,27 @@ fn what_may_be_lent_is_shared_by_weight() {
     let heavy = store.join(300).unwrap();
     assert_eq!(borrow(&mut store, two).len(), 24);
     assert_eq!(borrow(&mut store, heavy).len(), 29);
+}
+
+fn behaves(memory: &impl Memory) {
+    let file = memory.create(version(1, 1, 3 * PAGE_BYTES)).unwrap();
+    memory.write(&file, b"one", PAGE_BYTES - 1).unwrap();
+    let mut buf = [1; 5];
+    memory.read(&file, &mut buf, PAGE_BYTES - 2).unwrap();
+    assert_eq!(&buf, b"\0one\0");
+    memory.release(&file, PAGE_BYTES, PAGE_BYTES).unwrap();
+    memory.read(&file, &mut buf, PAGE_BYTES - 2).unwrap();
+    assert_eq!(&buf, b"\0o\0\0\0");
+    assert_eq!(memory.read(&file, &mut buf, 3 * PAGE_BYTES - 4), Err(Errno::IO));
+    memory.seal(&file).unwrap();
+    assert_eq!(memory.write(&file, b"two", 0), Err(Errno::PERM));
+    assert_eq!(memory.release(&file, 0, PAGE_BYTES), Err(Errno::PERM));
+    memory.read(&file, &mut buf, PAGE_BYTES - 2).unwrap();
+    assert_eq!(&buf, b"\0o\0\0\0");
+}
+
+#[test]
+fn both_kinds_of_memory() {
+    behaves(&PrivateMemory);
+    behaves(&MemFd);
 }

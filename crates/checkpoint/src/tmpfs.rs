@@ -28,13 +28,12 @@ struct UnsavedAttributes {
 
 /// Says in one line what a checkpoint of the container would lose. `init`: its first process.
 pub(super) fn warn(container: &str, init: u32) {
-    let read = |of: &str| std::fs::read(format!("/proc/{of}/mountinfo")).unwrap_or_default();
     let Ok(root) = open(format!("/proc/{init}/root"), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) else {
         return;
     };
     let mut lost = UnsavedAttributes::default();
     let mut left = OBJECTS_MAX;
-    for mount in own(&read(&init.to_string()), &read("self")) {
+    for mount in own(mounts(&init.to_string()), &mounts("self")) {
         look(&root, &mount, &mut lost, &mut left);
     }
     if lost.files > 0 {
@@ -48,12 +47,12 @@ pub(super) fn warn(container: &str, init: u32) {
 }
 
 /// The filesystems in memory that are the container's alone: CRIU keeps no others.
-fn own(table: &[u8], host: &[u8]) -> Vec<Mount> {
-    let of_host: Vec<Vec<u8>> = mounts(host).map(|mount| mount.device).collect();
+fn own(all: Vec<Mount>, host: &[Mount]) -> Vec<Mount> {
+    let of_host: Vec<&str> = host.iter().map(|mount| &*mount.device).collect();
     let is_own = |mount: &Mount| {
-        mount.fs_type == b"tmpfs" && mount.root == Path::new("/") && !of_host.contains(&mount.device)
+        mount.fs_type == "tmpfs" && mount.root == Path::new("/") && !of_host.contains(&&*mount.device)
     };
-    mounts(table).filter(is_own).collect()
+    all.into_iter().filter(is_own).collect()
 }
 
 /// Looks at all that is in a mount. What goes away meanwhile, and what another mount hides, is none of it.
@@ -69,8 +68,8 @@ fn look(root: &OwnedFd, mount: &Mount, lost: &mut UnsavedAttributes, left: &mut 
 }
 
 /// The number of `MAJOR:MINOR`.
-fn number(device: &[u8]) -> Option<u64> {
-    let (major, minor) = std::str::from_utf8(device).ok()?.split_once(':')?;
+fn number(device: &str) -> Option<u64> {
+    let (major, minor) = device.split_once(':')?;
     Some(makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
@@ -122,16 +121,18 @@ fn is_not_kept(name: &[u8]) -> bool {
 mod tests {
     use super::*;
     use rustix::fs::{XattrFlags, setxattr};
+    use vellum_service::mounts::mountpoint::parse_mounts;
 
     #[test]
     fn only_the_container_s_own_are_looked_at() {
         let host = b"20 1 0:5 / /run rw - tmpfs tmpfs rw\n";
         let table = b"30 1 0:5 / /run rw - tmpfs tmpfs rw\n31 1 0:6 / /dev/shm rw - tmpfs shm rw\n32 1 0:7 /x /etc/hosts rw - tmpfs t rw\n\
                       33 1 8:1 / / rw - ext4 d rw\n";
-        let points: Vec<PathBuf> = own(table, host).into_iter().map(|mount| mount.point).collect();
+        let points: Vec<PathBuf> =
+            own(parse_mounts(table), &parse_mounts(host)).into_iter().map(|mount| mount.point).collect();
         assert_eq!(points, [PathBuf::from("/dev/shm")]);
-        assert_eq!(number(b"0:6"), Some(makedev(0, 6)));
-        assert_eq!(number(b"6"), None);
+        assert_eq!(number("0:6"), Some(makedev(0, 6)));
+        assert_eq!(number("6"), None);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use vellum_fuse::{FuseMount, MountOptions};
 use vellum_service::Failure;
 use vellum_service::layers::ceph::CephLayer;
@@ -40,11 +40,8 @@ impl Drop for UpperView {
     fn drop(&mut self) {
         // Its process ends with the mount, and not by force: its cluster would wait for it.
         self.apart = None;
-        let end = Instant::now() + LEAVING;
         if let Some(child) = &mut self.child {
-            while matches!(child.try_wait(), Ok(None)) && Instant::now() < end {
-                std::thread::sleep(LOOK);
-            }
+            vellum_sys::wait_until(LEAVING, LOOK, || !matches!(child.try_wait(), Ok(None)));
         }
     }
 }

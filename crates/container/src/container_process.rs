@@ -7,7 +7,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use vellum_pool::locked_dir::LockedDir;
 use vellum_service::Failure;
 use vellum_service::layers::ceph::CephLayer;
@@ -40,18 +40,9 @@ impl State {
                 self.others()
             )));
         }
-        let begin = Instant::now();
-        loop {
-            if let Some(running) = started(&path, id) {
-                return Ok(running);
-            }
-            if begin.elapsed() > PATIENCE {
-                return Err(Failure::input(format!(
-                    "container {id}: it has not started yet; try again in a moment"
-                )));
-            }
-            std::thread::sleep(PAUSE);
-        }
+        vellum_sys::wait_for(PATIENCE, PAUSE, || started(&path, id)).ok_or_else(|| {
+            Failure::input(format!("container {id}: it has not started yet; try again in a moment"))
+        })
     }
 
     /// Which ones are running, in a sentence.

@@ -261,15 +261,11 @@ fn take_away(dir: &Path, id: &str, patience: Duration) -> Result<(), Failure> {
     if let (Some(beside), Some(name)) = (&beside, far.as_ref().and_then(|far| far.work.file_name())) {
         beside.remove_all(name)?;
     }
-    let begin = Instant::now();
-    while !group_is_gone(dir) {
-        // A CRIU that has lost its runtime, and ends in a moment.
-        if begin.elapsed() > patience {
-            return Err(Failure::system(format!(
-                "container {id}: a process is in its control group; a later vellum run takes away what is left"
-            )));
-        }
-        std::thread::sleep(PAUSE);
+    // A CRIU that has lost its runtime ends in a moment.
+    if !vellum_sys::wait_until(patience, PAUSE, || group_is_gone(dir)) {
+        return Err(Failure::system(format!(
+            "container {id}: a process is in its control group; a later vellum run takes away what is left"
+        )));
     }
     remove_tree(dir).map_err(|e| failed(dir, e))?;
     drop(right);

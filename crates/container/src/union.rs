@@ -10,7 +10,7 @@ use vellum_pool::UidRange;
 use vellum_service::config::{Config, FillAtEnd};
 use vellum_service::layers::ceph::CephRight;
 use vellum_service::layers::lock::DirLock;
-use vellum_service::mounts::mountpoint::mounts;
+use vellum_service::mounts::mountpoint::top_mount;
 use vellum_service::mounts::unmount::{end, unmount};
 use vellum_service::{Failure, LayerSource};
 
@@ -141,6 +141,5 @@ fn right_to(upper: &LayerSource) -> Result<Option<Right>, Failure> {
 }
 
 fn is_mounted(point: &Path) -> bool {
-    let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
-    mounts(&table).any(|mount| mount.point == point)
+    top_mount(point).is_some()
 }

@@ -93,7 +93,7 @@ pub(crate) mod tests {
     use std::os::fd::OwnedFd;
     use std::path::Path;
     use vellum_ring::files::RING_WANTED;
-    use vellum_sys::SharedWords;
+    use vellum_sys::SharedRegion;
 
     /// So many numbers that were sent, with the descriptors that came along.
     pub(crate) fn receive(stream: &UnixStream, len: usize) -> (Vec<u64>, Vec<OwnedFd>) {
@@ -127,7 +127,7 @@ pub(crate) mod tests {
     #[test]
     fn what_is_given_can_be_read_and_not_written() {
         let dir = tempfile::tempdir().unwrap();
-        let words = Arc::new(SharedWords::create_sealed(c"vellum-test", 1).unwrap());
+        let words = Arc::new(SharedRegion::create(c"vellum-test", 8).unwrap());
         let memory = Readable { id: 7, memory: words.clone() };
         let (_listener, _, client, mut line) = greeted(dir.path(), &[[1, 2, 3, 0]; 3]);
         let (numbers, none) = receive(&client, GREETING_NUMBERS);

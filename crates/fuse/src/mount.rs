@@ -9,7 +9,6 @@ use rustix::mount::MountFlags;
 use std::ffi::{CString, OsString};
 use std::fmt;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use vellum_sys::{fuse_dev, mount as sys};
@@ -311,24 +310,10 @@ fn fusermount_error(stderr: &[u8]) -> MountError {
     MountError::Helper(if text.is_empty() { "failed without a word".into() } else { text })
 }
 
-/// Whether something is mounted at this path, by /proc/self/mountinfo (the mount itself is not asked).
+/// Whether something is mounted at this path. The mount itself is not asked.
 #[must_use]
 pub fn is_mounted(mountpoint: &Path) -> bool {
-    device_number(mountpoint).is_some()
-}
-
-/// `major:minor` of the topmost mount at this path, as mountinfo shows it.
-fn device_number(mountpoint: &Path) -> Option<String> {
-    let table = std::fs::read("/proc/self/mountinfo").ok()?;
-    let mut found = None;
-    for line in table.split(|&b| b == b'\n') {
-        let mut fields = line.split(|&b| b == b' ').skip(2);
-        let (Some(number), Some(path)) = (fields.next(), fields.nth(1)) else { continue };
-        if unescape(path) == mountpoint.as_os_str().as_bytes() {
-            found = Some(String::from_utf8_lossy(number).into_owned());
-        }
-    }
-    found
+    vellum_sys::top_mount(mountpoint).is_some()
 }
 
 /// The device number of a connection that has been negotiated: as the kernel says of its descriptor, where it does. The mount may be
@@ -336,7 +321,9 @@ fn device_number(mountpoint: &Path) -> Option<String> {
 fn number_of(device: &OwnedFd, mountpoint: &Path) -> Option<String> {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", device.as_raw_fd())).ok()?;
     let number = info.lines().find_map(|line| line.strip_prefix("fuse_connection:"));
-    number.map(|number| format!("0:{}", number.trim())).or_else(|| device_number(mountpoint))
+    number
+        .map(|number| format!("0:{}", number.trim()))
+        .or_else(|| Some(vellum_sys::top_mount(mountpoint)?.device))
 }
 
 /// Raises the read-ahead of the mount at this path (bytes): the kernel begins with 128 KiB, whatever INIT says, and
@@ -353,24 +340,6 @@ pub(crate) fn set_read_ahead(device: &OwnedFd, mountpoint: &Path, bytes: u32) ->
 pub(crate) fn lift_strict_limit(device: &OwnedFd, mountpoint: &Path) -> bool {
     let Some(number) = number_of(device, mountpoint) else { return false };
     std::fs::write(format!("/sys/class/bdi/{number}/strict_limit"), "0").is_ok()
-}
-
-/// Undoes the octal escapes (`\040`) of mountinfo.
-fn unescape(field: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let [first, tail @ ..] = rest {
-        if let ([b'\\', a, b, c, after @ ..], true) = (rest, *first == b'\\')
-            && [a, b, c].iter().all(|digit| (b'0'..=b'7').contains(*digit))
-        {
-            out.push((a - b'0').wrapping_mul(64).wrapping_add((b - b'0') * 8).wrapping_add(c - b'0'));
-            rest = after;
-        } else {
-            out.push(*first);
-            rest = tail;
-        }
-    }
-    out
 }
 
 #[cfg(test)]
@@ -396,11 +365,5 @@ mod tests {
             helper_options(&options).unwrap(),
             r"fsname=a\,b\\c,subtype=vellum,allow_other,default_permissions,rw,nodev,nosuid,exec"
         );
-    }
-
-    #[test]
-    fn escapes_in_mountinfo_are_undone() {
-        assert_eq!(unescape(br"/a\040b\134"), br"/a b\");
-        assert!(is_mounted(Path::new("/proc")));
     }
 }

@@ -191,9 +191,7 @@ fn start(pool: &Pool, program: &Path) -> Result<(), Failure> {
 pub fn remount(config: &Config) -> Result<(), Failure> {
     let point = mountpoint::resolve(&config.mountpoint)?;
     let shown = point.display();
-    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let top = mountpoint::mounts(&table).filter(|mount| mount.point == point).last();
-    if top.is_none_or(|mount| !mount.fs_type.starts_with(b"fuse.")) {
+    if mountpoint::top_mount(&point).is_none_or(|mount| !mount.fs_type.starts_with("fuse.")) {
         return Err(Failure::input(format!(
             "option remount: no mount of vellum at {shown}; leave remount out"
         )));

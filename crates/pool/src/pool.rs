@@ -135,9 +135,9 @@ impl Pool {
         let is_keeper = |member: &Member| {
             member.mountpoints.is_empty() && service::KEEPERS.contains(&member.program.as_str())
         };
-        while Instant::now() < end && !self.processes().is_empty() && self.members().iter().all(is_keeper) {
-            std::thread::sleep(LOOK);
-        }
+        vellum_sys::wait_until(end.saturating_duration_since(Instant::now()), LOOK, || {
+            self.processes().is_empty() || !self.members().iter().all(is_keeper)
+        });
         // A mount says more than a process.
         if let Some(member) = self.members().into_iter().min_by_key(|member| member.mountpoints.is_empty()) {
             let name = &self.name;

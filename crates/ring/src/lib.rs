@@ -80,6 +80,7 @@ mod head;
 mod layout;
 #[cfg(not(loom))]
 mod linux;
+pub mod memory;
 #[cfg(loom)]
 mod model;
 mod pending_call;

@@ -5,6 +5,7 @@ use rustix::fs::{Dir, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::Pid;
 use std::collections::BTreeSet;
+use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -149,19 +150,18 @@ impl InheritedFds {
         Some(unsafe { OwnedFd::from_raw_fd(number) })
     }
 
-    /// Takes all whose links in /proc `is` says to be of a kind.
-    pub fn take_all(&mut self, is: impl Fn(&str) -> bool) -> Vec<OwnedFd> {
+    /// Takes all memory files of a name.
+    pub fn take_memories(&mut self, name: &CStr) -> Vec<OwnedFd> {
+        let wanted = [b"/memfd:", name.to_bytes(), b" (deleted)"].concat();
         let link = |number: &RawFd| rustix::fs::readlink(format!("/proc/self/fd/{number}"), Vec::new());
-        let wanted = |number: &RawFd| link(number).is_ok_and(|link| link.to_str().is_ok_and(&is));
-        let numbers: Vec<RawFd> = self.numbers().filter(wanted).collect();
+        let is_wanted = |number: &RawFd| link(number).is_ok_and(|link| link.to_bytes() == wanted);
+        let numbers: Vec<RawFd> = self.numbers().filter(is_wanted).collect();
         numbers.into_iter().filter_map(|number| self.take(number)).collect()
     }
 
-    /// Closes what nobody has taken: what the predecessor was in the middle of.
-    pub fn close_rest(mut self) {
-        while let Some(number) = self.0.first().copied() {
-            drop(self.take(number));
-        }
+    /// Takes what nobody has taken: what the predecessor was in the middle of.
+    pub fn take_rest(mut self) -> Vec<OwnedFd> {
+        std::iter::from_fn(|| self.0.first().copied().and_then(|number| self.take(number))).collect()
     }
 }
 

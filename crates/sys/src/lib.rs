@@ -8,6 +8,7 @@ pub mod ceph;
 mod clone_files;
 mod code_pages;
 pub mod cpu_latency;
+pub mod crash_point;
 mod daemon;
 mod fault;
 mod fnv;
@@ -19,6 +20,8 @@ mod lock;
 mod map;
 mod mode;
 pub mod mount;
+mod mountinfo;
+mod persistent_memory;
 mod pidfd;
 mod proc_path;
 mod process;
@@ -27,7 +30,6 @@ mod remove_tree;
 mod resolve_beneath;
 mod seccomp;
 mod shared_region;
-mod shared_words;
 mod socket;
 mod stat;
 mod stat_fs;
@@ -35,6 +37,7 @@ mod sys;
 mod thread_signal;
 mod uncached_stat;
 mod usage;
+mod wait;
 mod xattr;
 pub mod zoned;
 
@@ -52,6 +55,8 @@ pub use handle::FileHandle;
 pub use lease::{give_lease_back, has_writers, ignore_leases, lease_to_read, open_beside_leases};
 pub use lock::{LockKind, is_ofd_shared};
 pub use map::ReadMap;
+pub use mountinfo::{Mount, mounts, parse_mounts, top_mount};
+pub use persistent_memory::{MemoryKind, MemoryWord, PersistentMemory, SEAL_EXEC};
 pub use pidfd::{Ids, THREAD, ids_of, ids_of_thread, peer_process, process_of_thread};
 pub use process::{
     clear_umask, descriptor_limit, lift_limits, raise_descriptor_limit, settle_memory, trim_memory,
@@ -61,7 +66,6 @@ pub use remote_call::{BorrowedThread, RemoteFunction};
 pub use remove_tree::{remove_tree, remove_tree_at};
 pub use seccomp::{FilterInstruction, install_filter};
 pub use shared_region::SharedRegion;
-pub use shared_words::SharedWords;
 pub use socket::{
     Peer, SENT_AT_ONCE, has_unread, look_ahead, peer, refuse_rights, refuses_rights, send_with,
 };
@@ -71,6 +75,8 @@ pub use sys::{Real, Result, Sys};
 pub use thread_signal::signal_thread;
 pub use uncached_stat::fresh_size;
 pub use usage::{Usage, UsageScope, usage};
+pub use vellum_ring::memory;
+pub use wait::{wait_for, wait_until};
 pub use xattr::XattrTarget;
 
 /// For tests: from now on this process does without the calls that not every supported kernel has (openat2, statx,

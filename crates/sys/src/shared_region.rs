@@ -1,6 +1,6 @@
 //! Shared memory of two processes that do not trust each other, for calls over a ring.
 
-use crate::SharedWords;
+use crate::PersistentMemory;
 use rustix::fs::{SealFlags, fcntl_get_seals};
 use rustix::io::Errno;
 use std::ffi::CStr;
@@ -10,20 +10,20 @@ use vellum_ring::Region;
 
 /// A sealed memory file, mapped to be read and written, and reached through a [`Region`] alone.
 #[derive(Debug)]
-pub struct SharedRegion(SharedWords);
+pub struct SharedRegion(PersistentMemory);
 
 impl SharedRegion {
     /// New memory of at least so many bytes, all 0, with a name for those who look at /proc.
     pub fn create(name: &CStr, bytes: usize) -> Result<Self, Errno> {
-        SharedWords::create_sealed(name, bytes.div_ceil(size_of::<u64>())).map(Self)
+        PersistentMemory::unsealed(name, bytes.div_ceil(size_of::<u64>()))?.seal().map(Self)
     }
 
-    /// Maps memory that another process has made. EINVAL: it is not sealed, so that it could become shorter.
+    /// Maps memory that another process has made. EBADMSG: it is not sealed, so that it could become shorter.
     pub fn open(memory: OwnedFd) -> Result<Self, Errno> {
         if !fcntl_get_seals(&memory)?.contains(SealFlags::SHRINK) {
-            return Err(Errno::INVAL);
+            return Err(Errno::BADMSG);
         }
-        SharedWords::open(memory).map(Self)
+        PersistentMemory::map(memory, &(1..=usize::MAX)).map(Self)
     }
 
     /// The memory.

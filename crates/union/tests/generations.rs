@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 use vellum_branch::LocalBranch;
-use vellum_sys::SharedWords;
+use vellum_sys::PersistentMemory;
 use vellum_union::{Generations, Profile, Union, UnionConfig, UpperConfig};
 use vellum_vfs::{Branch, Errno, Filesystem, NodeId, SetAttr, SetTime, Timestamp, WriteFlags};
 
@@ -18,7 +18,7 @@ const O_TRUNC: u32 = 0o1000;
 
 struct Ground {
     fs: Union,
-    words: SharedWords,
+    words: PersistentMemory,
 }
 
 impl Ground {
@@ -31,7 +31,8 @@ impl Ground {
         fs::write(dir.join("lower/big"), vec![2; 2 << 20]).unwrap();
         fs::write(dir.join("upper/own"), vec![3; 10_000]).unwrap();
         let generations = Arc::new(Generations::create().unwrap());
-        let words = SharedWords::open(generations.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        let words = generations.as_fd().try_clone_to_owned().unwrap();
+        let words = PersistentMemory::open(&Generations::MEMORY, words).unwrap();
         let mut config = UnionConfig::new();
         config.upper = Some(UpperConfig { branch: branch("upper"), work: branch("work") });
         config.lowers = vec![branch("lower")];

@@ -177,24 +177,43 @@ fn lose(world: &World, loss: Loss, dir: NodeId, name: Name<'_>) -> Result<(), Er
 /// Killed at any step of a removal, which is then asked for again: who has the file open still has it, and it has no name.
 #[test]
 fn a_removal_that_is_cut_short_is_carried_out_once() {
+    let mut all = 0;
     for storage in [Storage::Far, Storage::FarPlain] {
         for loss in [Loss::Unlink, Loss::Replace] {
             // A new file, a copy of a lower one, and one of which only some blocks are a copy.
             for name in [c"new", c"f1", c"large"] {
                 for used in [false, true] {
                     let name = Name::new(name).unwrap();
-                    let steps = (0..50).find(|step| !is_cut_short(storage, loss, name, *step, used));
+                    let steps =
+                        (0..50).find(|step| !is_cut_short(storage, loss, name, Death::Change(*step), used));
                     assert!(steps.is_some_and(|steps| steps >= 1), "{storage:?} {loss:?} {name}: {steps:?}");
+                    let stores =
+                        (0..500).find(|store| !is_cut_short(storage, loss, name, Death::Store(*store), used));
+                    assert!(
+                        stores.is_some_and(|stores| stores >= 3),
+                        "{storage:?} {loss:?} {name}: {stores:?}"
+                    );
+                    all += stores.unwrap_or_default();
                 }
             }
         }
     }
+    assert!(all > 60, "{all} stores");
+}
+
+/// Before what a process is killed.
+#[derive(Clone, Copy, Debug)]
+enum Death {
+    /// A change of a layer.
+    Change(u64),
+    /// A change of its ledger.
+    Store(usize),
 }
 
 /// Removes a file, and kills the process at a change; whether it got so far. `used`: somebody
 /// looks for the name before the request comes again.
-fn is_cut_short(storage: Storage, loss: Loss, name: Name<'_>, step: u64, used: bool) -> bool {
-    let what = format!("{storage:?} {loss:?} {name} {step} {used}");
+fn is_cut_short(storage: Storage, loss: Loss, name: Name<'_>, death: Death, used: bool) -> bool {
+    let what = format!("{storage:?} {loss:?} {name} {death:?} {used}");
     let mut world = World::new(storage);
     let dir = world.union.lookup(&ROOT, NodeId::ROOT, Name::new(c"a").unwrap()).unwrap().unwrap();
     world.hold(&dir);
@@ -207,11 +226,19 @@ fn is_cut_short(storage: Storage, loss: Loss, name: Name<'_>, step: u64, used: b
     world.union.write(&ROOT, file.node, NO_HANDLE, 3, b"written", WriteFlags::empty()).unwrap();
     let seen = world.see(file.node).unwrap();
     let gone = Seen { nlink: 0, ..seen.clone() };
-    world.plan.kill_at_change(step);
-    let first = lose(&world, loss, dir, name);
-    let cut = world.plan.is_dead();
+    let (first, left) = match death {
+        Death::Change(step) => {
+            world.plan.kill_at_change(step);
+            (lose(&world, loss, dir, name), None)
+        }
+        Death::Store(store) => world.kill_at_store(store, |world| lose(world, loss, dir, name)),
+    };
+    let cut = world.plan.is_dead() || left.is_some();
     world.plan.reset();
-    world.replace();
+    match left {
+        Some(ledger) => world.replace_by(ledger),
+        None => world.replace(),
+    }
     let now = world.see(file.node).unwrap_or_else(|errno| panic!("{what}: {errno}"));
     assert!(now == gone || cut && now == seen, "{what}: {now:?}");
     if used {
@@ -220,7 +247,7 @@ fn is_cut_short(storage: Storage, loss: Loss, name: Name<'_>, step: u64, used: b
         assert_eq!(is_there, now == seen, "{what}");
         there.iter().for_each(|entry| world.hold(entry));
     }
-    if first.is_err() {
+    if cut || first.is_err() {
         let again = lose(&world, loss, dir, name);
         assert!(matches!(again, Ok(()) | Err(Errno::NOENT)), "{what}: {again:?}");
     }
@@ -234,6 +261,94 @@ fn is_cut_short(storage: Storage, loss: Loss, name: Name<'_>, step: u64, used: b
     assert_eq!(world.kept().len(), 1, "{what}");
     world.leave();
     cut
+}
+
+/// Killed before any change of the ledger: each id means what it meant before the operation, or what it means after it.
+#[test]
+fn a_death_at_any_store_leaves_what_was_or_what_is() {
+    // The root, a, b, a/f0, a/f1, a/large, b/f0, a new file, a new directory.
+    let begin = [
+        Step::Lookup(0, 0),
+        Step::Lookup(0, 1),
+        Step::Lookup(1, 3),
+        Step::Lookup(1, 4),
+        Step::Lookup(1, 6),
+        Step::Lookup(2, 3),
+        Step::Create(0, 2),
+        Step::Mkdir(2, 2),
+    ];
+    let last = NAMES.len() - 1;
+    let operations = [
+        Step::Lookup(2, 5),
+        Step::Create(1, 2),
+        Step::Create(8, last),
+        Step::Mkdir(8, last),
+        Step::Unlink(1, 4),
+        Step::Unlink(0, 2),
+        Step::Rmdir(2, 2),
+        Step::Rename(1, 4, 2, last, false),
+        Step::Rename(0, 2, 8, 0, false),
+        Step::Rename(0, 2, 1, 4, false),
+        Step::Rename(0, 2, 1, 4, true),
+        Step::Link(7, 8, last),
+        Step::Link(4, 2, last),
+        Step::Write(4, 0),
+        Step::Write(5, 100_000),
+        Step::Truncate(3, 3),
+        Step::Chmod(6),
+        Step::Open(4, O_RDWR),
+    ];
+    let mut all = 0;
+    for storage in [Storage::Far, Storage::FarPlain, Storage::FarPassthrough] {
+        for operation in &operations {
+            let see = |world: &World| {
+                let gone = Seen { ino: 0, mode: 0, nlink: 0, size: 0, contents: None };
+                let seen = world.held.iter().take(begin.len() + 1).map(|held| match world.see(held.node) {
+                    // Nothing holds a directory that has no name.
+                    Err(Errno::STALE) if held.node == world.held[8].node => gone.clone(),
+                    Ok(Seen { nlink: 0, contents: None, .. }) => gone.clone(),
+                    // Of a directory a copy has another size.
+                    Ok(seen @ Seen { contents: None, .. }) => Seen { ino: 0, nlink: 1, size: 0, ..seen },
+                    Ok(seen) => Seen { ino: 0, ..seen },
+                    Err(errno) => panic!("{:?}: {errno}", held.node),
+                });
+                seen.collect::<Vec<_>>()
+            };
+            let begun = || {
+                let mut world = World::new(storage);
+                begin.iter().for_each(|step| carry_out(&mut world, step));
+                assert_eq!(world.held.len(), begin.len() + 1);
+                world
+            };
+            let mut world = begun();
+            let before = see(&world);
+            carry_out(&mut world, operation);
+            let after = see(&world);
+            let stores = (0..500).find(|store| {
+                let mut world = begun();
+                let (_, left) = world.kill_at_store(*store, |world| carry_out(world, operation));
+                world.plan.reset();
+                let Some(ledger) = left else { return true };
+                world.held.truncate(begin.len() + 1);
+                world.replace_by(ledger);
+                let what = format!("{storage:?} {operation:?} {store}");
+                let now = see(&world);
+                assert!(now == before || now == after, "{what}: {now:?}, not {before:?} or {after:?}");
+                world.check_nodes();
+                // The request comes again.
+                if now != after {
+                    carry_out(&mut world, operation);
+                    assert_eq!(see(&world), after, "{what}, again");
+                }
+                world.replace();
+                assert_eq!(see(&world), after, "{what}, and again");
+                false
+            });
+            assert!(stores.is_some(), "{storage:?} {operation:?}");
+            all += stores.unwrap_or_default();
+        }
+    }
+    assert!(all > 300, "{all} stores");
 }
 
 /// Each life is too short to list the lower layer, and long enough to list some of its directories.

@@ -48,7 +48,7 @@ fn say(line: &str) {
 
 fn classic(args: &[OsString]) -> Result<(), Failure> {
     match argv::parse(args).map_err(refused)? {
-        Classic::Help => print(help::HELP),
+        Classic::Help => print(&help::text()),
         Classic::Version => print(&help::version()),
         Classic::Pretend => Ok(()),
         Classic::Mount(request) => mount::run(&request),

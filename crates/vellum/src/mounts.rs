@@ -10,7 +10,7 @@ use vellum_pool::{Pool, PoolName, Store};
 use vellum_service::Failure;
 use vellum_service::instance::STATS;
 use vellum_service::instance::stats::InstanceStats;
-use vellum_service::mounts::mountpoint::{FS_TYPE, mounts};
+use vellum_service::mounts::mountpoint::{FS_TYPE, mounts, top_mount};
 
 /// How long all services together may take to answer; one that hangs must not hang who looks at the others.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -80,7 +80,6 @@ pub fn ask_all(choice: &Choice) -> Result<Answers, Failure> {
         };
     }
     let mut found = Answers::default();
-    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     for point in points {
         match answers.remove(&point) {
             None => found.silent.push(point),
@@ -96,7 +95,7 @@ pub fn ask_all(choice: &Choice) -> Result<Answers, Failure> {
                 let pool = pools.get(&stats.pid).cloned();
                 if choice.pool.is_none() || choice.pool == pool {
                     let resident = resident(stats.pid);
-                    let waiting = waiting(&point, &table);
+                    let waiting = waiting(&point);
                     found.all.push(Answer { pool, stats, resident, waiting });
                 }
             }
@@ -107,10 +106,9 @@ pub fn ask_all(choice: &Choice) -> Result<Answers, Failure> {
 
 /// Where Vellum is mounted, each place once.
 fn mount_points() -> Vec<PathBuf> {
-    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     let mut points: Vec<PathBuf> = Vec::new();
     let mut devices = Vec::new();
-    for mount in mounts(&table).filter(|mount| mount.fs_type == FS_TYPE.as_bytes()) {
+    for mount in mounts("self").into_iter().filter(|mount| mount.fs_type == FS_TYPE) {
         // A filesystem bound to a second place has no more to say there.
         if !devices.contains(&mount.device) {
             devices.push(mount.device);
@@ -131,9 +129,9 @@ fn pools() -> Result<BTreeMap<u32, PoolName>, Failure> {
 }
 
 /// The length of the kernel's queue for the mount at `point`, which `fusectl` tells if it is mounted.
-fn waiting(point: &Path, table: &[u8]) -> Option<u64> {
-    let device = mounts(table).filter(|mount| mount.point == point).last()?.device;
-    let number = std::str::from_utf8(&device).ok()?.strip_prefix("0:")?.to_owned();
+fn waiting(point: &Path) -> Option<u64> {
+    let device = top_mount(point)?.device;
+    let number = device.strip_prefix("0:")?;
     let text = std::fs::read_to_string(format!("/sys/fs/fuse/connections/{number}/waiting")).ok()?;
     text.trim().parse().ok()
 }

@@ -9,7 +9,8 @@ use vellum_service::Failure;
 use vellum_service::instance::INSTANCE;
 use vellum_service::instance::inspect::InstanceReport;
 use vellum_service::mounts::mount_copies::MountCopy;
-use vellum_service::mounts::{mountpoint, unmount};
+use vellum_service::mounts::mountpoint::{self, Mount};
+use vellum_service::mounts::unmount;
 
 /// How long a service is waited for.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -20,19 +21,15 @@ const USUAL: Duration = Duration::from_millis(100);
 /// Takes the mount at `path` away. What is to be said, though it is gone from here: where it lives on.
 pub fn run(path: &Path, lazy: bool) -> Result<Option<String>, Failure> {
     let at = place(path)?;
-    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let top = mountpoint::mounts(&table).filter(|mount| mount.point == at).last();
-    match top {
-        Some(mount) if !mount.fs_type.starts_with(b"fuse.") => {
-            let fs_type = String::from_utf8_lossy(&mount.fs_type).into_owned();
+    match mountpoint::top_mount(&at) {
+        Some(Mount { fs_type, .. }) if !fs_type.starts_with("fuse.") => {
             Err(Failure::input(format!("{}: a mount of type {fs_type}; use umount for it", at.display())))
         }
         Some(mount) if !lazy => {
             let service = service_of(&at);
             unmount::unmount(&at, lazy)?;
             // Whoever unmounts may want the layers next.
-            let connection = String::from_utf8_lossy(&mount.device);
-            if let (Some(service), Some(("0", number))) = (service, connection.split_once(':'))
+            if let (Some(service), Some(("0", number))) = (service, mount.device.split_once(':'))
                 && !mountpoint::is_let_go(service, number, USUAL)
             {
                 if let Some(elsewhere) = MountCopy::of_device(&mount.device) {

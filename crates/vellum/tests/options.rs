@@ -557,44 +557,35 @@ fn what_does_not_go_with_clusters_is_refused() {
     }
 }
 
-/// Names of options: words in front of `=`, or alone, in the text of a list of options.
-fn names(text: &str) -> Vec<String> {
-    text.split(", ")
-        .filter_map(|item| item.split(['=', '[']).next())
-        .map(|name| name.trim().to_owned())
-        .filter(|name| !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'))
-        .collect()
+#[test]
+fn each_option_of_the_table_is_known() {
+    let rows = vellum::options::table::SECTIONS.iter().flat_map(|section| section.rows);
+    let names: Vec<&str> = rows
+        .flat_map(|row| row.syntax.split(", "))
+        .filter(|name| !name.starts_with('-'))
+        .map(|name| name.split(['=', '[']).next().unwrap())
+        .collect();
+    assert!(names.len() > 70, "{names:?}");
+    for (at, name) in names.iter().enumerate() {
+        let taken = Options::default().take(OsStr::new(&format!("{name}=0")), false);
+        let unknown = taken.is_err_and(|refused| refused.to_string().contains("unknown"));
+        assert!(!unknown, "{name}");
+        assert!(!names[..at].contains(name), "{name} stands there twice");
+    }
 }
 
 #[test]
-fn help_and_manual_name_what_there_is() {
-    let manual = include_str!("../../../docs/man/vellum.8").replace("\\-", "-");
-    let (_, options) = vellum::help::HELP.split_once("Layers:").unwrap();
-    let (options, _) = options.split_once("Switches:").unwrap();
-    let mut found = Vec::new();
-    for line in options.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   ")) {
-        found.extend(names(line.trim().split("  ").next().unwrap()));
+fn help_has_a_line_for_each_option() {
+    let help = vellum::help::text();
+    for line in [
+        "  profile=cached|passthrough\n",
+        "  volatile                 fsync does nothing (default: durable)\n",
+        "  ceph.age=SECONDS         The longest that it waits, 0.1 to 3600 (default: 5)\n",
+        "  -d, --debug              Stay in the foreground and log everything\n",
+    ] {
+        assert!(help.contains(line), "{help}");
     }
-    assert!(found.len() > 20, "{found:?}");
-    for name in found {
-        let unknown = match Options::default().take(OsStr::new(&format!("{name}=0")), false) {
-            Ok(()) => false,
-            Err(refused) => refused.to_string().contains("unknown"),
-        };
-        assert!(!unknown, "--help names {name}, which is unknown");
-        assert!(manual.contains(&name), "the manual lacks {name}");
-    }
-    // The other way: what the manual has under its options is known.
-    let (_, options) = manual.split_once(".SS Layers").unwrap();
-    let (options, _) = options.split_once(".SH EXIT STATUS").unwrap();
-    let tags =
-        options.lines().zip(options.lines().skip(1)).filter(|(tag, _)| *tag == ".TP").map(|(_, line)| line);
-    for tag in tags {
-        let first = tag.split_whitespace().nth(1).unwrap();
-        let name = first.trim_end_matches('=').split(['=', '"', ',']).next().unwrap();
-        let value = if first.contains('=') { "=0" } else { "" };
-        let taken = Options::default().take(OsStr::new(&format!("{name}{value}")), false);
-        let unknown = taken.is_err_and(|refused| refused.to_string().contains("unknown"));
-        assert!(!unknown, "the manual names {name}, which is unknown");
-    }
+    assert!(!help.contains("](") && !help.contains('`'), "{help}");
+    let widest = help.lines().skip(1).map(str::len).max();
+    assert!(widest <= Some(110), "{help}");
 }

@@ -3,7 +3,7 @@
 
 use super::{Case, Turn};
 use crate::harness::mount::MountKind;
-use crate::harness::outcome::{DuringContext, Outcome, ensure, ensure_eq, fail, skip};
+use crate::harness::outcome::{DuringContext, Outcome, ensure, ensure_eq, fail, skip, wait_while};
 use crate::harness::{Cx, shell};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -399,11 +399,10 @@ fn held(cx: &Cx) -> Outcome {
 
 /// Whether a process that is about to sleep in a mount namespace of its own has the mounts of all four tenants there.
 fn has_all(cx: &Cx, process: u32) -> Outcome<bool> {
-    let begin = Instant::now();
-    while fs::read_to_string(format!("/proc/{process}/comm"))?.trim() != "sleep" {
-        ensure!(begin.elapsed() < PATIENCE, "no other mount namespace");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    wait_while!(
+        fs::read_to_string(format!("/proc/{process}/comm"))?.trim() != "sleep",
+        "no other mount namespace"
+    );
     let mounts = fs::read_to_string(format!("/proc/{process}/mounts"))?;
     let begins = begin_of_mounts(cx)?;
     let has = |words: &str| mounts.lines().any(|line| line.contains(&begins) && line.contains(words));

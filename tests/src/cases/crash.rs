@@ -3,6 +3,7 @@
 
 use super::Case;
 use super::checkpoint::support::eventually;
+use super::monitoring::stats_of;
 use super::pool::Pools;
 use crate::harness::layers::Layers;
 use crate::harness::mount::only_vellum;
@@ -85,7 +86,6 @@ impl Run {
     /// Runs threads until one of them has ended, and kills the service all the time.
     fn kill(&self, mount: &Mount, threads: u64, act: impl Fn(u64, &mut Rng) -> Outcome + Sync) -> Outcome {
         self.begin.get_or_init(Instant::now);
-        self.ends.store(false, Relaxed);
         let seed = self.seed + self.kills.load(Relaxed) * threads;
         std::thread::scope(|scope| -> Outcome {
             let act = &act;
@@ -99,7 +99,11 @@ impl Run {
                 self.kills.fetch_add(1, Relaxed);
             }
             self.ends.store(true, Relaxed);
-            threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| fail("a panic")))
+            let outcome =
+                threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| fail("a panic")));
+            // A case may have further rounds.
+            self.ends.store(false, Relaxed);
+            outcome
         })
     }
 }
@@ -112,6 +116,8 @@ fn opens(cx: &Cx) -> Outcome {
     let layers = cx.layers("union", 1)?;
     let mount = cx.mount(&layers)?;
     let path = |n: u64| mount.path(&format!("f{n}"));
+    let nodes = || Outcome::Ok(stats_of(&mount)?["figures"]["nodes"].as_u64());
+    let none = nodes()?;
     (0..FILES).try_for_each(|n| fs::write(path(n), n.to_string()))?;
     let run = Run::new();
     run.kill(&mount, 8, |_, rng| {
@@ -125,7 +131,7 @@ fn opens(cx: &Cx) -> Outcome {
     // An open that was counted twice ends with its node. The kernel waits for no answer where a file is closed, or forgotten.
     mount.service()?;
     (0..FILES).try_for_each(|n| fs::remove_file(path(n)))?;
-    std::thread::sleep(Duration::from_secs(1));
+    eventually("the service knows of no file", || Ok(nodes()? <= none))?;
     let left = backing_files(&mount, &layers.lower().join("probe"))?;
     ensure!(left == 0, "{left} files are left with the kernel");
     run.end()

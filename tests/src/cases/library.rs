@@ -18,6 +18,7 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("library/descriptors", 60, descriptors),
     Case::mounted("library/signals", 60, signals),
     Case::mounted("library/cut-by-others", 60, cut_by_others),
+    Case::mounted("library/truncated-in-a-read", 60, truncated_in_a_read),
     Case::mounted("library/behind-the-mount", 60, behind_the_mount),
     Case::mounted("library/threads", 120, threads),
     Case::mounted("library/attributes", 60, attributes::attributes),
@@ -342,6 +343,21 @@ fn cut_by_others(cx: &Cx) -> Outcome {
     }
     let served = reader.end()?;
     ensure!(served > 200, "only {served} reads came from mappings");
+    Ok(())
+}
+
+/// A thread that is stopped between the two halves of a copy does not return what was there before the truncation.
+fn truncated_in_a_read(cx: &Cx) -> Outcome {
+    const NO_USERFAULTFD: i32 = 77;
+    let ground = Ground::new(cx, five_files)?;
+    let program = compile(cx, "gcc", "truncation")?;
+    let mut command = ground.preloaded(&program);
+    let output = without_rings(&mut command).arg(ground.mount.path("f1")).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if output.status.code() == Some(NO_USERFAULTFD) {
+        return skip(said.trim());
+    }
+    ensure!(output.status.success(), "{said}");
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use super::Case;
 use crate::harness::mount::MountKind;
-use crate::harness::outcome::{DuringContext, Outcome, ensure, ensure_eq, fail, skip};
+use crate::harness::outcome::{DuringContext, Outcome, ensure, ensure_eq, fail, skip, wait_while};
 use crate::harness::{Cx, Mount, PATIENCE, shell};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -142,11 +142,7 @@ fn metrics(cx: &Cx) -> Outcome {
     let socket = cx.dir.join("metrics.sock");
     let listen = format!("unix:{}", socket.display());
     let exporter = Exporter(command(&["metrics", "--listen", &listen])?.stdout(Stdio::null()).spawn()?);
-    let begin = Instant::now();
-    while UnixStream::connect(&socket).is_err() {
-        ensure!(begin.elapsed() < PATIENCE, "nobody listens at {listen}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    wait_while!(UnixStream::connect(&socket).is_err(), "nobody listens at {listen}");
     // Connections that say nothing, or nonsense.
     let _silent = UnixStream::connect(&socket)?;
     let nonsense = get(&socket, "\u{1}\u{2}\u{3}").unwrap_or_default();
@@ -158,11 +154,10 @@ fn metrics(cx: &Cx) -> Outcome {
     drop(exporter);
     // The socket that it has left is in nobody's way.
     let again = Exporter(command(&["metrics", "--listen", &listen])?.stdout(Stdio::null()).spawn()?);
-    let begin = Instant::now();
-    while !get(&socket, "GET /metrics").is_ok_and(|answer| answer.contains(" 200 ")) {
-        ensure!(begin.elapsed() < PATIENCE, "nobody listens at {listen} again");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    wait_while!(
+        !get(&socket, "GET /metrics").is_ok_and(|answer| answer.contains(" 200 ")),
+        "nobody listens at {listen} again"
+    );
     drop(again);
     Ok(())
 }

@@ -2,9 +2,9 @@
 
 use super::Case;
 use crate::harness::mount::MountKind;
-use crate::harness::outcome::{DuringContext, Outcome, ensure, ensure_eq, fail, skip};
+use crate::harness::outcome::{DuringContext, Outcome, ensure, ensure_eq, fail, skip, wait_while};
 use crate::harness::tree::{self, Ignore};
-use crate::harness::{Cx, Mount, PATIENCE, Profile, shell, user};
+use crate::harness::{Cx, Mount, Profile, shell, user};
 use rustix::fs::{CWD, FileType, Mode, OFlags, XattrFlags};
 use serde_json::Value;
 use std::fs;
@@ -12,7 +12,6 @@ use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 pub(super) const CASES: &[Case] = &[
     Case::mounted("sandbox/privileges", 60, privileges),
@@ -142,19 +141,12 @@ fn ends_on_a_signal(cx: &Cx) -> Outcome {
         let service = inspect(&mount)?["pid"].to_string();
         shell::run(shell::bash("kill -TERM \"$0\"").arg(&service))?;
         // In use: it goes from the tree at once, and who has a file open is served on.
-        let begin = Instant::now();
-        while fs::symlink_metadata(mount.path("file")).is_ok() {
-            ensure!(begin.elapsed() < PATIENCE, "still mounted with {options:?}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        wait_while!(fs::symlink_metadata(mount.path("file")).is_ok(), "still mounted with {options:?}");
         let mut text = String::new();
         (&held).read_to_string(&mut text)?;
         ensure_eq!(text, "kept", "an open file after the signal");
         drop(held);
-        while !mount.daemons().is_empty() {
-            ensure!(begin.elapsed() < PATIENCE, "processes stay: {:?}", mount.daemons());
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        wait_while!(!mount.daemons().is_empty(), "processes stay: {:?}", mount.daemons());
         drop(mount);
         layers = cx.layers(&format!("l{}", options.len() + 1), 1)?;
     }

@@ -1,7 +1,10 @@
 //! Every mount has three processes, and one of them is enough: whichever is killed, nobody who uses the mount notices. When nothing can
 //! serve it any more, nothing says that it has been done.
 
+mod between_services;
+
 use super::Case;
+use super::checkpoint::support::eventually;
 use super::handover::{fill, under_load};
 use super::pool::Pools;
 use crate::harness::PATIENCE;
@@ -23,7 +26,14 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("supervisor/killed-under-load", 120, killed_under_load),
     Case::of(Profile::Cached, "supervisor/killed-in-a-long-write", 120, killed_in_a_long_write),
     Case::mounted("supervisor/killed-with-sidecars", 60, killed_with_sidecars),
-    Case::mounted("supervisor/killed-before-it-serves", 60, killed_before_it_serves),
+    Case::mounted("supervisor/killed-before-it-serves", 60, between_services::killed_before_it_serves),
+    Case::of(
+        Profile::Cached,
+        "supervisor/killed-before-it-serves-in-a-row",
+        120,
+        between_services::killed_in_a_row,
+    ),
+    Case::once("supervisor/asked-while-replaced", 60, between_services::asked_meanwhile),
     Case::mounted("supervisor/each-in-turn", 60, each_in_turn),
     Case::once("supervisor/ordinary-user", 60, ordinary_user),
     Case::once("supervisor/foreground", 60, foreground),
@@ -38,7 +48,7 @@ pub(super) const CASES: &[Case] = &[
 
 /// How long processes are killed under load.
 const SECONDS: u64 = 5;
-/// Processes of a mount: its supervisor, that one's heir, and the service.
+/// Processes of a mount: its supervisor, that one's standby, and the service.
 const FAMILY: usize = 3;
 
 /// The processes of a mount, all of which are there: none is in another's place, or dying with another.
@@ -67,13 +77,13 @@ fn parent(process: Pid) -> Outcome<i32> {
     after.split_whitespace().nth(1).and_then(|ppid| ppid.parse().ok()).ok_or(Stop::Fail(stat))
 }
 
-/// The supervisor, its heir, and the service.
+/// The supervisor, its standby, and the service.
 fn roles(mount: &Mount) -> Outcome<[Pid; FAMILY]> {
     let all = family(mount)?;
     let service = mount.service()?;
     let supervisor = Pid::from_raw(parent(service)?).ok_or_else(|| Stop::Fail("no supervisor".into()))?;
-    let heir = all.into_iter().find(|one| *one != service && *one != supervisor);
-    Ok([supervisor, heir.ok_or_else(|| Stop::Fail("no heir".into()))?, service])
+    let standby = all.into_iter().find(|one| *one != service && *one != supervisor);
+    Ok([supervisor, standby.ok_or_else(|| Stop::Fail("no standby".into()))?, service])
 }
 
 /// Kills a process, and waits until it is dead. It may have gone by itself: a service goes with its supervisor.
@@ -98,7 +108,7 @@ fn killed_under_load(cx: &Cx) -> Outcome {
     let mut kills = 0;
     let kills = under_load(cx, &layers, mount, (Duration::from_secs(SECONDS), ENOUGH), |rng| {
         sleep(Duration::from_millis(5 + rng.below(60)));
-        // On a busy machine a service would never get as far as to serve; ten of those in a row are given up.
+        // On a busy machine a service would never get as far as to serve; many of those in a row are given up.
         kills += 1;
         if kills % 5 == 0 {
             same.service()?;
@@ -174,37 +184,6 @@ fn killed_with_sidecars(cx: &Cx) -> Outcome {
     mount.unmount()
 }
 
-/// Services that are killed before they serve are given up when there are too many of them one after the other, and not when others
-/// have served in between.
-fn killed_before_it_serves(cx: &Cx) -> Outcome {
-    only_vellum("has no supervisor")?;
-    let layers = cx.layers("l", 1)?;
-    fs::write(layers.lower().join("below"), "below")?;
-    let mut mount = cx.mount(&layers)?;
-    let [supervisor, heir, _] = roles(&mount)?;
-    for round in 0..25 {
-        let service = mount.service().doing(format!("asking for the service in round {round}"))?;
-        let _ = kill_process(service, Signal::KILL);
-        let begin = Instant::now();
-        let next = loop {
-            let mut children = children(supervisor)?.into_iter();
-            if let Some(next) = children.find(|child| ![service, heir].contains(child)) {
-                break next;
-            }
-            ensure!(begin.elapsed() < PATIENCE, "no other service in round {round}");
-        };
-        let _ = kill_process(next, Signal::KILL);
-        ensure_eq!(fs::read_to_string(mount.path("below"))?, "below", "a lower file in round {round}");
-    }
-    mount.unmount()
-}
-
-fn children(of: Pid) -> Outcome<Vec<Pid>> {
-    let of = of.as_raw_nonzero();
-    let children = fs::read_to_string(format!("/proc/{of}/task/{of}/children"))?;
-    Ok(children.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect())
-}
-
 /// Whoever is killed, the three are there again, and the mount with all that is open.
 fn each_in_turn(cx: &Cx) -> Outcome {
     only_vellum("has no supervisor")?;
@@ -229,7 +208,7 @@ fn each_in_turn(cx: &Cx) -> Outcome {
             fs::write(mount.path(&format!("new{round}{role}")), "new")?;
         }
     }
-    // Three at first; a killed heir makes one more, a killed service one, a killed supervisor an heir and a service.
+    // Three at first; a killed standby makes one more, a killed service one, a killed supervisor a standby and a service.
     ensure!(seen.len() >= FAMILY + 5, "only {} processes were seen", seen.len());
     drop(log);
     mount.unmount()?;
@@ -433,11 +412,14 @@ fn another_format(cx: &Cx) -> Outcome {
     let old = cx.dir.join("old");
     fs::rename(&installed, &old)?;
     pools.program = Some(program);
-    for (script, words) in [
+    for (round, (script, words)) in [
         (Some("#!/bin/sh\necho 99999\n"), "format 99999"),
         (Some("#!/bin/sh\nexit 2\n"), "exit status: 2"),
         (None, "No such file"),
-    ] {
+    ]
+    .into_iter()
+    .enumerate()
+    {
         if let Some(script) = script {
             // Another file: the supervisor may be running the one from before.
             let new = cx.dir.join("new");
@@ -456,6 +438,11 @@ fn another_format(cx: &Cx) -> Outcome {
             Pid::from_raw(supervisor).ok_or_else(|| Stop::Fail("no supervisor".into()))?,
             Signal::HUP,
         )?;
+        // Before the next program is there, which may be one that it goes on with.
+        eventually("the supervisor has refused the program", || {
+            let refused = fs::read_to_string(pools.log())?.matches("going on with the old program").count();
+            Ok(refused > round)
+        })?;
         ensure_eq!(fs::read_to_string(mount.path("before"))?, "before", "contents");
         ensure_eq!(mount.service()?, service, "the service");
     }
@@ -520,7 +507,9 @@ impl<'a> Open<'a> {
 fn dies_again_and_again(cx: &Cx) -> Outcome {
     only_vellum("has no supervisor")?;
     let layers = cx.layers("l", 1)?;
-    let mount = cx.mount(&layers)?;
+    let log = cx.dir.join("log");
+    let variables = [("VELLUM_LOG_TO", log.to_str().unwrap_or_default())];
+    let mount = Mount::with_variables(MountKind::under_test(), cx.profile, &layers, &[], &variables)?;
     let mut open = Open::new(&mount)?;
     let begin = Instant::now();
     while let Ok(service) = mount.service() {
@@ -532,6 +521,9 @@ fn dies_again_and_again(cx: &Cx) -> Outcome {
         ensure!(begin.elapsed() < PATIENCE, "processes stay: {:?}", mount.daemons());
         sleep(Duration::from_millis(1));
     }
+    let said = fs::read_to_string(&log)?;
+    ensure!(said.matches("has died (signal 11)").count() >= 9, "too few services had a successor: {said}");
+    ensure!(said.contains("dies as soon as it is started (signal 11); its mounts end"), "{said}");
     open.is_over()?;
     // What is open: in passthrough the file is the layer's own.
     let wrote = open.written.write_all(b"after");

@@ -2,9 +2,8 @@
 
 use super::Case;
 use super::pool::Pools;
-use crate::harness::PATIENCE;
 use crate::harness::mount::only_vellum;
-use crate::harness::outcome::{DuringContext, Outcome, ensure, ensure_eq, fail};
+use crate::harness::outcome::{DuringContext, Outcome, ensure, ensure_eq, fail, wait_while};
 use crate::harness::tree::{self, Ignore};
 use crate::harness::{Cx, Layers, Mount, MountKind, shell};
 use rustix::process::{Pid, Signal, kill_process};
@@ -15,7 +14,6 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 use vellum_service::store_door::{ConnectOutcome, Door};
 use vellum_zoned::device::{Conventional, ZonedDevice};
 use vellum_zoned::store::{Class, Placement, Store};
@@ -168,12 +166,11 @@ impl StandaloneMount {
     }
 
     fn wait_for_end(&self) -> Outcome {
-        let begin = Instant::now();
         let file = File::options().read(true).write(true).open(&self.store)?;
-        while rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
-            ensure!(begin.elapsed() < PATIENCE, "the store stays in use");
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        wait_while!(
+            rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err(),
+            "the store stays in use"
+        );
         Ok(())
     }
 }
@@ -247,11 +244,7 @@ fn killed(cx: &Cx) -> Outcome {
             pid.ok_or_else(|| crate::harness::outcome::Stop::Fail("no service".into()))?,
             Signal::KILL,
         )?;
-        let begin = Instant::now();
-        while synced.sync_all().is_ok() {
-            ensure!(begin.elapsed() < PATIENCE, "a sync is answered by nobody");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        wait_while!(synced.sync_all().is_ok(), "a sync is answered by nobody");
         drop(synced);
         let _ = rustix::mount::unmount(&alone.point, rustix::mount::UnmountFlags::DETACH);
         alone.wait_for_end()?;
@@ -276,11 +269,7 @@ fn doors(cx: &Cx) -> Outcome {
     let found = fs::metadata(&alone.store)?;
     let socket = dir.join(format!("file-{:x}-{:x}", found.dev(), found.ino()));
     let gone = |socket: &Path| -> Outcome {
-        let begin = Instant::now();
-        while socket.exists() {
-            ensure!(begin.elapsed() < PATIENCE, "{} stays", socket.display());
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        wait_while!(socket.exists(), "{} stays", socket.display());
         Ok(())
     };
     let service = || -> Outcome<Pid> {
@@ -360,11 +349,7 @@ fn pool(cx: &Cx) -> Outcome {
         File::open(&path)?.sync_all()?;
         fs::write(beside.path("file"), "beside")?;
         kill_process(mount.service()?, Signal::KILL)?;
-        let begin = Instant::now();
-        while fs::metadata(&path).is_ok() {
-            ensure!(begin.elapsed() < PATIENCE, "the mount goes on");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        wait_while!(fs::metadata(&path).is_ok(), "the mount goes on");
         ensure_eq!(fs::read_to_string(beside.path("file"))?, "beside", "another mount of the pool");
     }
     let _ = rustix::mount::unmount(&stored.merged, rustix::mount::UnmountFlags::DETACH);
@@ -412,11 +397,10 @@ fn pool_shares(cx: &Cx) -> Outcome {
     }
     // What is not synced goes with the service, for both.
     kill_process(first.service()?, Signal::KILL)?;
-    let begin = Instant::now();
-    while fs::metadata(first.path("file")).is_ok() || fs::metadata(second.path("file")).is_ok() {
-        ensure!(begin.elapsed() < PATIENCE, "a mount goes on");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_while!(
+        fs::metadata(first.path("file")).is_ok() || fs::metadata(second.path("file")).is_ok(),
+        "a mount goes on"
+    );
     for layers in [&one, &two] {
         let _ = rustix::mount::unmount(&layers.merged, rustix::mount::UnmountFlags::DETACH);
     }

@@ -68,6 +68,17 @@ macro_rules! ensure {
     };
 }
 
+/// Waits as long as the condition holds, and ends the case with a failure where that is too long.
+macro_rules! wait_while {
+    ($condition:expr, $($message:tt)+) => {{
+        let begin = std::time::Instant::now();
+        while $condition {
+            $crate::harness::outcome::ensure!(begin.elapsed() < $crate::harness::PATIENCE, $($message)+);
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }};
+}
+
 /// Ends the case with a failure unless the two are equal.
 macro_rules! ensure_eq {
     ($left:expr, $right:expr, $($message:tt)+) => {{
@@ -80,4 +91,4 @@ macro_rules! ensure_eq {
     }};
 }
 
-pub(crate) use {ensure, ensure_eq};
+pub(crate) use {ensure, ensure_eq, wait_while};

@@ -46,7 +46,7 @@ rules of tidy:
   machine-path     no path of somebody's machine in sources and documents
   changelog        CHANGELOG.md has a section Unreleased, with something in it or a release below it
   readme           README.md has at most 700 words
-  reference        docs/src/reference and the manual have every option, the pages every subcommand; quoted messages are the program's
+  reference        docs/src/reference and the manual are what `cargo xtask reference` writes; quoted messages are the program's
   decisions        no decision of ARCHITECTURE.md above 80 words; every page of docs/design is in its index
   links            links between documents lead to files and headings that are there, and paths in them too
   sentences        README, SEMANTICS, SECURITY, ARCHITECTURE, CONTRIBUTING, docs/design and docs/src have sentences

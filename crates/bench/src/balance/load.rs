@@ -6,19 +6,17 @@ use crate::workload::disk;
 use crate::workload::personality::{self, Personality};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
-use std::io::{BufRead, Read, Write};
+use std::io::{Read, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The hidden command of such a process.
-pub const SUBCOMMAND: &str = "balance-load";
 /// Read and written at once.
 const PIECE: usize = 1 << 20;
 /// Threads are a quarter of those that are published, since each has a MiB of its own.
 const THREADS: usize = 4;
 
 /// A workload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Load {
     /// Filebench's file server.
@@ -47,7 +45,7 @@ pub struct ProcessResult {
 }
 
 impl Load {
-    /// Its name on a command line.
+    /// As tables call it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -120,17 +118,14 @@ fn in_order(directory: &Path, unit: u64, end: Instant) -> Result<u64> {
     }
 }
 
-/// Waits for a line, runs, and says what came of it. The caller has put this process into its group by then.
-pub fn serve(load: Load, directory: &Path, bytes: u64, seconds: f64) -> Result<()> {
+/// Runs, and says what came of it. The caller has put this process into its group by then.
+pub(crate) fn measure(load: Load, directory: &Path, bytes: u64, seconds: f64) -> Result<ProcessResult> {
     let time = Duration::try_from_secs_f64(seconds).doing(|| "the time")?;
-    std::io::stdin().lock().read_line(&mut String::new()).doing(|| "waiting for the word")?;
     let (before, begin) = (counters()?, Instant::now());
     let operations = load.run(directory, bytes, time)?;
     let (seconds, after) = (begin.elapsed().as_secs_f64(), counters()?);
     let [read, fetched] = [0, 1].map(|which| after[which].saturating_sub(before[which]));
-    let done = ProcessResult { operations, read, fetched, seconds };
-    println!("{}", serde_json::to_string(&done).doing(|| "what was done")?);
-    Ok(())
+    Ok(ProcessResult { operations, read, fetched, seconds })
 }
 
 /// Bytes read by this process, and those that a disk has read for it.

@@ -5,24 +5,26 @@
 //! and read one, and runs Filebench's file, web, mail and video servers; it loses 5.8 and at most 5.9 % of throughput in all, and
 //! 0.6 points of hits.
 
-mod command;
 mod groups;
 mod load;
 mod report;
 
-pub use command::{Args, run};
-pub use load::{Load, ProcessResult, SUBCOMMAND, serve};
+pub(crate) use load::measure;
+pub use load::{Load, ProcessResult};
 pub use report::{Report, Row};
 
+use crate::arguments::{check_rounds, check_scale, directory, directory_in, write_json};
 use crate::compare::style;
+use crate::contender;
 use crate::failure::{Failure, Result, While};
 use crate::interrupt;
 use crate::machine::Machine;
+use crate::workload::job::Job;
+use crate::workload::worker::{Variables, Worker};
 use groups::Groups;
 use indicatif::ProgressBar;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
-use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -40,6 +42,87 @@ const EXPERIMENTS: [(&str, [Load; 4]); 6] = [
     ("its video server in each", [Load::Videoserver; 4]),
     ("one of them in each", [Load::Fileserver, Load::Webserver, Load::Varmail, Load::Videoserver]),
 ];
+
+/// Longest time of a run.
+const SECONDS_MAX: f64 = 3600.0;
+
+/// What `balance` is told.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Where files are made, 1 GiB of them; best on ext4 [default: the directory for temporary files].
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// How often each, with and without, in turn; medians are shown.
+    #[arg(long, default_value_t = 5, value_name = "N")]
+    rounds: usize,
+    /// How long each runs at a time.
+    #[arg(long, default_value_t = 10.0, value_name = "SECONDS")]
+    seconds: f64,
+    /// A factor for sizes; the bars are for 1.
+    #[arg(long, default_value_t = 1.0, value_name = "FACTOR")]
+    scale: f64,
+    /// Only experiments with this in their names, e.g. `mail server`.
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Vellum's program [default: the one beside this program, or in PATH].
+    #[arg(long, value_name = "PATH")]
+    program: Option<PathBuf>,
+    /// Write everything that was found to this file.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// An argument is of no use, or something cannot be done.
+pub fn run(args: &Args) -> Result<()> {
+    check_scale(args.scale)?;
+    check_rounds(args.rounds)?;
+    let seconds = args.seconds;
+    if !(seconds > 0.0 && seconds <= SECONDS_MAX) {
+        return Err(Failure::bad_input(format!(
+            "option --seconds {seconds}: give up to {SECONDS_MAX} seconds"
+        )));
+    }
+    if chosen(args.only.as_deref()).next().is_none() {
+        let all = EXPERIMENTS.map(|(name, _)| name).join("; ");
+        let only = args.only.as_deref().unwrap_or_default();
+        return Err(Failure::bad_input(format!(
+            "option --only {only}: no such experiment; there are: {all}"
+        )));
+    }
+    let directory = directory(args.dir.as_deref())?;
+    if !rustix::process::geteuid().is_root() {
+        return Err(Failure::bad_input("balance makes control groups; run it as root"));
+    }
+    let program = program(args.program.as_deref())?;
+    interrupt::watch()?;
+    let directory = directory_in(&directory)?;
+    interrupt::register_dir(&directory);
+    let plan = Plan {
+        directory: directory.clone(),
+        program,
+        rounds: args.rounds,
+        seconds,
+        scale: args.scale,
+        only: args.only.clone(),
+    };
+    let report = balance(&plan);
+    let _ = interrupt::remove(&directory);
+    let report = report?;
+    print!("{}", report.table());
+    write_json(args.json.as_deref(), &report)
+}
+
+fn program(given: Option<&Path>) -> Result<PathBuf> {
+    let Some(program) = given else { return contender::vellum().map_err(Failure::bad_input) };
+    if program.is_file() {
+        return Ok(program.to_owned());
+    }
+    let shown = program.display();
+    Err(Failure::bad_input(format!("option --program {shown}: no such program; name Vellum's")))
+}
 
 /// What to try.
 #[derive(Clone, Debug)]
@@ -105,76 +188,40 @@ fn once(plan: &Plan, memory: u64, loads: [Load; 4], is_balanced: bool) -> Result
     // Pages belong to the group that has brought them.
     fs::write("/proc/sys/vm/drop_caches", "1").doing(|| "emptying the page cache")?;
     let groups = Groups::new(memory, &WEIGHTS)?;
-    let _balance = is_balanced.then(|| BalanceProcess::balance(plan, &groups)).transpose()?;
+    let _balance = is_balanced.then(|| BalanceProcess::start(plan, &groups)).transpose()?;
     let mut clients = Vec::new();
     for (number, (place, load)) in places.iter().zip(loads).enumerate() {
-        clients
-            .push(BalanceProcess::client(plan, place, load, bytes, |process| groups.put(number, process))?);
+        let job = Job::Load { load, directory: place.clone(), bytes, seconds: plan.seconds };
+        let client = Worker::ready(job, &Variables::new())?;
+        groups.put(number, client.pid())?;
+        clients.push(client);
     }
-    clients.iter_mut().try_for_each(BalanceProcess::go)?;
+    clients.iter_mut().try_for_each(Worker::go)?;
     let mut done = [ProcessResult::default(); 4];
     for (to, client) in done.iter_mut().zip(&mut clients) {
-        *to = client.outcome()?;
+        *to = client.wait_result()?;
     }
     drop(clients);
     places.iter().try_for_each(|place| fs::remove_dir_all(place).doing(|| "removing files"))?;
     Ok(done)
 }
 
-/// A process that ends with this, by this signal.
-struct BalanceProcess(Child, Signal);
+/// `vellum balance`, which ends with this.
+struct BalanceProcess(Child);
 
 impl BalanceProcess {
-    fn balance(plan: &Plan, groups: &Groups) -> Result<Self> {
+    fn start(plan: &Plan, groups: &Groups) -> Result<Self> {
         let mut command = Command::new(&plan.program);
         command.args(["balance", "--interval", INTERVAL, groups.name()]).stdin(Stdio::null());
-        let child = command.spawn().doing(|| format!("starting {}", plan.program.display()))?;
-        // It gives limits back before the groups are removed.
-        Ok(Self(child, Signal::TERM))
-    }
-
-    fn client(
-        plan: &Plan,
-        place: &Path,
-        load: Load,
-        bytes: u64,
-        put: impl FnOnce(u32) -> Result<()>,
-    ) -> Result<Self> {
-        let program = std::env::current_exe().doing(|| "finding this program")?;
-        let mut command = Command::new(program);
-        command
-            .arg(SUBCOMMAND)
-            .arg(load.name())
-            .arg(place)
-            .arg(bytes.to_string())
-            .arg(plan.seconds.to_string());
-        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let client = Self(child.doing(|| "starting a process for a workload")?, Signal::KILL);
-        put(client.0.id())?;
-        Ok(client)
-    }
-
-    fn go(&mut self) -> Result<()> {
-        let input = self.0.stdin.as_mut().ok_or_else(|| Failure::new("a workload has no input"))?;
-        input.write_all(b"go\n").doing(|| "starting a workload")
-    }
-
-    fn outcome(&mut self) -> Result<ProcessResult> {
-        let mut text = String::new();
-        let output = self.0.stdout.as_mut().ok_or_else(|| Failure::new("a workload has no output"))?;
-        output.read_to_string(&mut text).doing(|| "waiting for a workload")?;
-        let status = self.0.wait().doing(|| "waiting for a workload")?;
-        if !status.success() {
-            return Err(Failure::new(format!("a workload has failed: {status}")));
-        }
-        serde_json::from_str(&text).doing(|| "what a workload says")
+        command.spawn().map(Self).doing(|| format!("starting {}", plan.program.display()))
     }
 }
 
 impl Drop for BalanceProcess {
     fn drop(&mut self) {
+        // It gives limits back before the groups are removed.
         if let Ok(None) = self.0.try_wait() {
-            let _ = kill_process(Pid::from_child(&self.0), self.1);
+            let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
         }
         let _ = self.0.wait();
     }

@@ -14,7 +14,6 @@ mod decode;
 #[cfg(target_arch = "x86_64")]
 mod line_writes;
 #[cfg(target_arch = "x86_64")]
-mod rep_instructions;
 #[cfg(target_arch = "x86_64")]
 mod requests;
 #[cfg(target_arch = "x86_64")]

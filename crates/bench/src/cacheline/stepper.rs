@@ -8,7 +8,6 @@ use super::addresses::AddressMap;
 use super::clock::{ClockRead, Clocks};
 use super::decode::{DecodedInstruction, LONGEST, decode};
 use super::line_writes::{Tally, Writer, lines};
-use super::rep_instructions::{FEW, stop_at, stop_nowhere};
 use super::requests::client_of;
 use super::stops::{is_begun_anew, is_pending, next};
 use super::stretched_timeouts::Call;
@@ -16,7 +15,7 @@ use crate::failure::{Failure, Result, While};
 use crate::interrupt;
 use crate::service::Service;
 use nix::errno::Errno;
-use nix::libc::PTRACE_EVENT_CLONE;
+use nix::libc::{PTRACE_EVENT_CLONE, c_long, user};
 use nix::sys::ptrace::{self, Options};
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus};
@@ -392,4 +391,30 @@ impl Stepper {
             ptrace::detach(id, signal)
         };
     }
+}
+
+// Repeated instructions would be a step for every byte. A thread does one of them as a whole, up to a breakpoint of
+// the processor's at the instruction behind it.
+
+/// Below so many repetitions, steps are as quick.
+const FEW: u64 = 4;
+/// Breakpoint 0, for this thread, when an instruction is to be done.
+const ENABLED: c_long = 1;
+/// The register that says which breakpoints there are; the first ones say where.
+const CONTROL: usize = 7;
+
+/// Lets a thread stop at `address` when it goes on.
+fn stop_at(id: Pid, address: u64) -> nix::Result<()> {
+    write(id, 0, address.cast_signed())?;
+    write(id, CONTROL, ENABLED)
+}
+
+/// The thread stops there no more.
+fn stop_nowhere(id: Pid) -> nix::Result<()> {
+    write(id, CONTROL, 0)
+}
+
+fn write(id: Pid, register: usize, value: c_long) -> nix::Result<()> {
+    let offset = std::mem::offset_of!(user, u_debugreg) + register * size_of::<c_long>();
+    ptrace::write_user(id, std::ptr::without_provenance_mut(offset), value)
 }

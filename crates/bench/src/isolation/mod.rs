@@ -3,7 +3,6 @@
 //! Devices are emulated, and time is virtual: the same numbers come out on every machine. What the model leaves out is said in
 //! `docs/design/zoned.md`.
 
-pub mod host;
 mod load;
 mod report;
 

@@ -1,13 +1,13 @@
 //! How often a block is written in the end, when a store that is 80 % full is overwritten: over time, on an emulated device, so that
 //! the same numbers come out on every machine.
 
-use super::counting_device::CountingDevice;
 use super::fixture::{BLOCK, of_store};
 use crate::failure::{Result, While};
 use serde::Serialize;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use vellum_zoned::device::emulator::{LARGE_ZONE, Random};
-use vellum_zoned::device::{Emulated, ZonedDevice};
+use vellum_zoned::device::{self, Emulated, Geometry, Zone, ZonedDevice};
 use vellum_zoned::store::{Class, Placement, Store};
 
 /// Zones of the device, and blocks of each.
@@ -112,4 +112,71 @@ pub(super) fn measure(pattern: Pattern, scale: f64) -> Result<Amplification> {
         });
     }
     Ok(Amplification { pattern, moments })
+}
+
+/// Counts what is written to a device, whatever the store says of that.
+#[derive(Debug)]
+struct CountingDevice {
+    device: Arc<dyn ZonedDevice>,
+    blocks: AtomicU64,
+}
+
+impl CountingDevice {
+    fn new(device: Arc<dyn ZonedDevice>) -> Self {
+        Self { device, blocks: AtomicU64::new(0) }
+    }
+
+    /// Blocks written so far.
+    fn blocks(&self) -> u64 {
+        self.blocks.load(Ordering::Relaxed)
+    }
+
+    fn count(&self, data: &[u8]) {
+        let blocks = data.len() as u64 / u64::from(self.geometry().block_size);
+        self.blocks.fetch_add(blocks, Ordering::Relaxed);
+    }
+}
+
+impl ZonedDevice for CountingDevice {
+    fn geometry(&self) -> &Geometry {
+        self.device.geometry()
+    }
+
+    fn report(&self, zone: u32) -> device::Result<Zone> {
+        self.device.report(zone)
+    }
+
+    fn read(&self, zone: u32, block: u64, into: &mut [u8]) -> device::Result<()> {
+        self.device.read(zone, block, into)
+    }
+
+    fn write(&self, zone: u32, block: u64, data: &[u8]) -> device::Result<()> {
+        self.count(data);
+        self.device.write(zone, block, data)
+    }
+
+    fn append(&self, zone: u32, data: &[u8]) -> device::Result<u64> {
+        self.count(data);
+        self.device.append(zone, data)
+    }
+
+    fn reset(&self, zone: u32) -> device::Result<()> {
+        self.device.reset(zone)
+    }
+
+    fn finish(&self, zone: u32) -> device::Result<()> {
+        self.device.finish(zone)
+    }
+
+    fn open(&self, zone: u32) -> device::Result<()> {
+        self.device.open(zone)
+    }
+
+    fn close(&self, zone: u32) -> device::Result<()> {
+        self.device.close(zone)
+    }
+
+    fn flush(&self) -> device::Result<()> {
+        self.device.flush()
+    }
 }

@@ -1,13 +1,14 @@
 //! Files of the store and of others, and what they compete in.
 
 use crate::failure::{Failure, Result, While};
+use crate::tree::incompressible;
 use rustix::fs::{Mode, OFlags, open};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use vellum_zoned::device::emulator::{Pace, Random};
-use vellum_zoned::device::{Access, AlignedBuf, Conventional, find};
+use vellum_zoned::device::emulator::Pace;
+use vellum_zoned::device::{Access, Conventional, find};
 use vellum_zoned::store::{Placement, Store};
 
 /// Bytes of a block.
@@ -66,18 +67,8 @@ impl Fixture {
     }
 }
 
-/// Bytes that no disk makes fewer of.
-pub(super) fn noise(length: usize) -> AlignedBuf {
-    let mut piece = AlignedBuf::zeroed(length);
-    let mut random = Random::new(1);
-    for word in piece.as_mut_slice().chunks_exact_mut(8) {
-        word.copy_from_slice(&random.draw().to_le_bytes());
-    }
-    piece
-}
-
 fn fill(file: &File, length: u64) -> Result<()> {
-    let piece = noise(PIECE);
+    let piece = incompressible(PIECE);
     for at in (0..length).step_by(PIECE) {
         crate::interrupt::check()?;
         let some = (length - at).min(PIECE as u64) as usize;

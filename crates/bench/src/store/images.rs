@@ -1,7 +1,8 @@
 //! An image that is written, or read, from its start to its end.
 
-use super::fixture::{BLOCK, Contest, Fixture, PIECE, noise, of_store};
+use super::fixture::{BLOCK, Contest, Fixture, PIECE, of_store};
 use crate::failure::{Failure, Result, While};
+use crate::tree::incompressible;
 use rustix::fs::{Advice, fadvise};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -29,7 +30,7 @@ impl Images {
     pub(super) fn write(bed: &Fixture, bytes: u64) -> Result<Self> {
         let raw = bed.file(bytes, true)?;
         let file = File::open(&bed.path).doing(|| format!("opening {}", bed.path.display()))?;
-        Ok(Self { store: bed.store.clone(), file, raw, bytes, is_write: true, piece: noise(PIECE) })
+        Ok(Self { store: bed.store.clone(), file, raw, bytes, is_write: true, piece: incompressible(PIECE) })
     }
 
     pub(super) fn read(bed: &Fixture, bytes: u64) -> Result<Self> {

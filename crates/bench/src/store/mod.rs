@@ -5,7 +5,6 @@
 //! been written in full before, and rounds are in turn, each beginning with another one.
 
 mod amplification;
-mod counting_device;
 mod fixture;
 mod images;
 mod overwrites;

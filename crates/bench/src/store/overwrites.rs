@@ -1,7 +1,8 @@
 //! Overwrites of 4 KiB at random places of what is there.
 
-use super::fixture::{BLOCK, Contest, Fixture, noise, of_store};
+use super::fixture::{BLOCK, Contest, Fixture, of_store};
 use crate::failure::{Result, While};
+use crate::tree::incompressible;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::Instant;
@@ -24,7 +25,7 @@ impl Overwrites {
     pub(super) fn new(bed: &Fixture, bytes: u64, count: u64, is_synced: bool) -> Result<Self> {
         let file = bed.file(bytes, false)?;
         if bed.store.entry(NAME).is_err() {
-            let piece = noise(1 << 20);
+            let piece = incompressible(1 << 20);
             let mut writer = of_store(bed.store.writer(Class::Normal))?;
             (0..bytes >> 20).try_for_each(|_| of_store(writer.write(piece.as_slice())))?;
             of_store(writer.commit(NAME))?;
@@ -36,7 +37,7 @@ impl Overwrites {
     /// Overwrites as the same round of both does them.
     fn each(&self, mut write: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
         let mut random = Random::new(self.rounds / 2);
-        let data = noise(BLOCK as usize);
+        let data = incompressible(BLOCK as usize);
         (0..self.count).try_for_each(|_| {
             crate::interrupt::check()?;
             write(random.below(self.bytes / BLOCK) * BLOCK, data.as_slice())

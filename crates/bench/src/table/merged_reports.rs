@@ -142,6 +142,15 @@ impl Results {
     pub(super) fn filesystem(&self, task: &Task) -> Option<&str> {
         Some(self.runs.get(task.run)?.machine.filesystem.as_str())
     }
+
+    /// The name of a task, with the filesystem if it was done on several.
+    pub(super) fn full_name(&self, task: &Task) -> String {
+        let several = self.tasks.iter().filter(|other| other.name == task.name).count() > 1;
+        match self.filesystem(task).filter(|_| several) {
+            Some(filesystem) => format!("{} on {filesystem}", task.name),
+            None => task.name.clone(),
+        }
+    }
 }
 
 impl Subject {
@@ -232,5 +241,23 @@ mod tests {
         };
         assert_eq!(noisy(SMALL), 2);
         assert_eq!(noisy(&SMALL.replacen("\"requests\": null", "\"noisy\": true", 1)), 3);
+    }
+
+    #[test]
+    fn names_say_which_filesystem_is_meant() {
+        let on = |filesystem: &str| {
+            SMALL.replace("\"filesystem\": \"ext4\"", &format!("\"filesystem\": \"{filesystem}\""))
+        };
+        let texts = [SMALL, &on("xfs"), &on("<i>"), &on("")].map(str::to_owned);
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        let several = read_texts(&texts).unwrap();
+        let of = |number: usize| several.tasks.get(number).unwrap();
+        assert_eq!(
+            [0, 1, 2].map(|number| several.full_name(of(number))),
+            ["open-read on ext4", "open-read on xfs", "open-read on <i>"]
+        );
+        let alone = read_texts(&[SMALL]).unwrap();
+        let first = alone.tasks.first().unwrap();
+        assert_eq!(alone.full_name(first), "open-read");
     }
 }

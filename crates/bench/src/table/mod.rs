@@ -1,16 +1,11 @@
 //! Tables of Markdown, for documents, of what `compare --json` has written.
 
 mod merged_reports;
-mod numbers;
-mod task_names;
-mod verdict;
 
 use crate::failure::{Failure, Result};
+use crate::numbers::{NONE, bytes, count, time};
 use merged_reports::{Results, Subject, Task};
-use numbers::{NONE, bytes, count, time};
 use std::path::PathBuf;
-use task_names::full;
-use verdict::{Verdict, limit};
 
 #[cfg(test)]
 pub(crate) const SMALL: &str = include_str!("small.json");
@@ -79,7 +74,7 @@ fn ratios(results: &Results, tasks: &[&Task], subjects: &[&str]) -> String {
     table += &row(["---", "---:"].into_iter().chain(lines).map(str::to_owned));
     for task in tasks {
         let seconds = denominator.and_then(|name| found(task, name)).and_then(|result| result.seconds);
-        let first = [full(results, task), seconds.map_or(NONE.to_owned(), time)];
+        let first = [results.full_name(task), seconds.map_or(NONE.to_owned(), time)];
         let ratios = others.iter().map(|name| found(task, name).map_or(NONE.to_owned(), ratio));
         let bars = has_bars.then(|| bars_of(task));
         table += &row(first.into_iter().chain(ratios).chain(bars));
@@ -105,11 +100,12 @@ fn bars_of(task: &Task) -> String {
     let mut bars: Vec<(String, Vec<String>)> = Vec::new();
     for result in &task.results {
         let Some(bar) = &result.bar else { continue };
-        let said =
-            format!("{} {}", result.subject.trim_start_matches("vellum-"), Verdict::judge(result).word());
-        match bars.iter_mut().find(|(known, _)| *known == limit(bar)) {
+        let met = result.bar_met.map_or("not judged", |met| if met { "met" } else { "not met" });
+        let said = format!("{} {met}", result.subject.trim_start_matches("vellum-"));
+        let limit = bar.unit.limit(bar.at_most);
+        match bars.iter_mut().find(|(known, _)| *known == limit) {
             Some((_, all)) => all.push(said),
-            None => bars.push((limit(bar), vec![said])),
+            None => bars.push((limit, vec![said])),
         }
     }
     let said: Vec<String> = bars.into_iter().map(|(bar, all)| format!("{bar}: {}", all.join(", "))).collect();
@@ -122,7 +118,7 @@ fn counts(results: &Results, tasks: &[&Task], subjects: &[&str]) -> String {
     table += &row(std::iter::repeat_n("---".to_owned(), subjects.len() + 1));
     for task in tasks {
         let of = |name: &&str| found(task, name).map_or(NONE.to_owned(), counted);
-        table += &row(std::iter::once(full(results, task)).chain(subjects.iter().map(of)));
+        table += &row(std::iter::once(results.full_name(task)).chain(subjects.iter().map(of)));
     }
     table
 }

@@ -6,9 +6,9 @@ use super::task::{Env, Task};
 use crate::failure::{Result, While};
 use crate::interrupt;
 use crate::testbed::{self, LARGE_NAME, Lower};
-use crate::tree::Random;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
+use vellum_zoned::device::emulator::Random;
 
 /// A task on blocks of a large file.
 pub(super) const BLOCKS: Task = Task {
@@ -83,7 +83,7 @@ pub(super) fn others(env: &Env<'_>) -> Result<()> {
     let blocks = usize::try_from(size(&file)? / BLOCK).unwrap_or(1);
     let mut random = Random::new(3);
     for _ in 0..env.testbed.scaled(OTHERS) {
-        let at = random.below(blocks) as u64 * BLOCK + 100;
+        let at = random.below(blocks as u64) * BLOCK + 100;
         file.write_all_at(b"x", at).doing(|| "writing a byte")?;
     }
     file.sync_all().doing(|| "fsync")
@@ -131,7 +131,7 @@ fn random<const LEN: usize>(env: &Env<'_>) -> Result<()> {
         if number % 1024 == 0 {
             interrupt::check()?;
         }
-        let at = random.below(places) as u64 * LEN as u64;
+        let at = random.below(places as u64) * LEN as u64;
         file.write_all_at(&data, at).doing(|| "writing at random")?;
     }
     file.sync_all().doing(|| "fsync")

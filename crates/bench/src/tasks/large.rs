@@ -5,11 +5,11 @@ use super::task::{Env, Task};
 use crate::failure::{Failure, Result, While};
 use crate::interrupt;
 use crate::testbed::{LARGE_NAME, Lower};
-use crate::tree::Random;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use vellum_sys::ReadMap;
+use vellum_zoned::device::emulator::Random;
 
 /// A task on a large file.
 pub(super) const LARGE: Task = Task {
@@ -57,12 +57,12 @@ pub(super) fn read(env: &Env<'_>) -> Result<()> {
 
 pub(super) fn random_read(env: &Env<'_>) -> Result<()> {
     let file = large(env)?;
-    let pages = usize::try_from(env.testbed.large_bytes()).unwrap_or(usize::MAX) / PAGE;
+    let pages = env.testbed.large_bytes() / PAGE as u64;
     let mut random = Random::new(1);
     let mut buffer = [0; PAGE];
     for number in 0..RANDOM_READS {
-        let offset = random.below(pages) * PAGE;
-        file.read_exact_at(&mut buffer, offset as u64).doing(|| "reading at random")?;
+        let offset = random.below(pages) * PAGE as u64;
+        file.read_exact_at(&mut buffer, offset).doing(|| "reading at random")?;
         if number % CHECK_EVERY == 0 {
             interrupt::check()?;
         }

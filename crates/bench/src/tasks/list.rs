@@ -4,7 +4,7 @@ use super::blocks::{self, BLOCKS};
 use super::large::{self, LARGE};
 use super::small::{self, SMALL};
 use super::task::{COLD, Metric, Task, WARM, WARM_NAMES};
-use super::{memory, names, private, rocksdb, shares, sources, tenants, work};
+use super::{names, private, rocksdb, shares, sources, tenants, work};
 use crate::testbed::Lower;
 
 /// All tasks, in the order in which they are run.
@@ -182,7 +182,7 @@ pub const TASKS: &[Task] = &[
         metric: Metric::Resident,
         operations: |testbed| testbed.million().0 * testbed.million().1,
         prepare: small::cold,
-        run: memory::look_up_all,
+        run: small::look_up_all,
         ..SMALL
     },
     Task {

@@ -142,3 +142,19 @@ pub(super) fn rename(env: &Env<'_>) -> Result<()> {
 pub(super) fn change_mode(env: &Env<'_>) -> Result<()> {
     programs::run(Command::new("chmod").args(["-R", "g+w"]).arg(env.root.join(TREE_NAME)))
 }
+
+/// Looks up every file of the largest tree.
+pub(super) fn look_up_all(env: &Env<'_>) -> Result<()> {
+    let (dirs, files) = env.testbed.million();
+    for number in 0..dirs {
+        interrupt::check()?;
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let dir = openat(AT_FDCWD, &env.root.join(number.to_string()), flags, Mode::empty())
+            .doing(|| "opening a directory")?;
+        for file in 0..files {
+            fstatat(&dir, file.to_string().as_str(), AtFlags::AT_SYMLINK_NOFOLLOW)
+                .doing(|| "looking a file up")?;
+        }
+    }
+    Ok(())
+}

@@ -6,8 +6,9 @@
 //! create and delete files have numbers of their own among the files of a set, in directories that all share.
 
 use crate::failure::{Failure, Result};
-use crate::tree::Random;
+use crate::tree::{normal, unit};
 use std::path::{Path, PathBuf};
+use vellum_zoned::device::emulator::Random;
 
 /// The shape of the gamma distribution of sizes in the published workloads.
 pub const SHAPE: f64 = 1.5;
@@ -110,9 +111,9 @@ fn gamma(random: &mut Random, mean: f64) -> f64 {
     let d = SHAPE - 1.0 / 3.0;
     let c = 1.0 / (9.0 * d).sqrt();
     loop {
-        let x = random.normal();
+        let x = normal(random);
         let v = (1.0 + c * x).powi(3);
-        if v > 0.0 && (1.0 - random.unit()).ln() < 0.5 * x * x + d - d * v + d * v.ln() {
+        if v > 0.0 && (1.0 - unit(random)).ln() < 0.5 * x * x + d - d * v + d * v.ln() {
             return d * v * mean / SHAPE;
         }
     }
@@ -199,7 +200,7 @@ impl<'a> Thread<'a> {
         let mine = (0..files.count).filter(|file| !role.own_files || file % shared_by == number);
         let (there, free) = mine.partition(|file| files.is_there(*file, shared_by));
         // Seeds that follow each other must not give sequences that do.
-        let random = Random::new(Random::new(seed ^ number as u64).number());
+        let random = Random::new(Random::new(seed ^ number as u64).draw());
         Self { files, role, random, there, free, created: None, end: 0 }
     }
 
@@ -259,7 +260,7 @@ impl<'a> Thread<'a> {
 
     /// A file that is there.
     fn some(&mut self) -> Result<PathBuf> {
-        let at = self.random.below(self.there.len());
+        let at = self.random.below(self.there.len() as u64) as usize;
         let number = self.there.get(at).ok_or_else(none)?;
         Ok(self.files.path(*number))
     }
@@ -271,7 +272,7 @@ impl<'a> Thread<'a> {
     /// Where to read or write in the current file.
     fn place(&mut self, bytes: u32) -> u64 {
         let bytes = u64::from(bytes).max(1);
-        self.random.below(usize::try_from(self.end / bytes).unwrap_or(1)) as u64 * bytes
+        self.random.below(self.end / bytes) * bytes
     }
 }
 
@@ -284,7 +285,7 @@ fn take(from: &mut Vec<usize>, random: &mut Random) -> Result<usize> {
     if from.is_empty() {
         return Err(none());
     }
-    Ok(from.swap_remove(random.below(from.len())))
+    Ok(from.swap_remove(random.below(from.len() as u64) as usize))
 }
 
 fn bytes(size: u64) -> usize {

@@ -8,11 +8,12 @@
 //! A third loop of the same form is ours: small reads at random, as a database's index makes them.
 
 use crate::failure::{Result, While};
-use crate::tree::{self, Random};
+use crate::tree;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use vellum_zoned::device::emulator::Random;
 
 /// A block, in bytes.
 pub const BLOCK: usize = 4096;
@@ -72,7 +73,7 @@ pub fn work(kind: Kind, file: &File, operations: usize) -> Result<()> {
             Kind::Drbl => file.read_exact_at(&mut block, 0).doing(|| "reading a block")?,
             Kind::Dwol => file.write_all_at(&block, 0).doing(|| "overwriting a block")?,
             Kind::Small => {
-                let at = (random.below(places) * SMALL) as u64;
+                let at = random.below(places as u64) * SMALL as u64;
                 file.read_exact_at(&mut small, at).doing(|| "reading a little")?;
             }
         }

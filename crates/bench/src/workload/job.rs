@@ -1,5 +1,6 @@
 //! What workers are told to do, as data, and the words between a worker and its master.
 
+use crate::balance::Load;
 use crate::workload::chroot::Chroot;
 use crate::workload::{fxmark, names, neighbour, rocksdb};
 use serde::{Deserialize, Serialize};
@@ -67,6 +68,8 @@ pub enum Job {
         /// The processors that it runs on; none: all.
         cpus: Vec<usize>,
     },
+    /// Does the work of one of `balance`'s groups, and says what came of it.
+    Load { load: Load, directory: PathBuf, bytes: u64, seconds: f64 },
     /// Becomes the web server of a clone.
     Serve {
         /// The clone's root directory.

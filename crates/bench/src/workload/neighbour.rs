@@ -2,7 +2,6 @@
 
 use crate::failure::{Result, While};
 use crate::testbed;
-use crate::tree::Random;
 use crate::workload::{disk, personality};
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
@@ -10,6 +9,7 @@ use std::fs::{File, OpenOptions};
 use std::hint::black_box;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use vellum_zoned::device::emulator::Random;
 
 /// What it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,7 +76,7 @@ impl<'a> Neighbour<'a> {
             (Kind::RandomIo, Some(file), _) => {
                 let blocks = file.metadata().doing(|| "the neighbour's file")?.len() / BLOCK as u64;
                 let mut block = [0x5a; BLOCK];
-                let mut at = || random.below(usize::try_from(blocks).unwrap_or(1)) as u64 * BLOCK as u64;
+                let mut at = || random.below(blocks) * BLOCK as u64;
                 file.read_exact_at(&mut block, at()).doing(|| "the neighbour's read")?;
                 file.write_all_at(&block, at()).doing(|| "the neighbour's write")
             }

@@ -9,10 +9,10 @@
 use crate::failure::{Failure, Result, While};
 use crate::interrupt;
 use crate::programs::last_words;
-use crate::resource_meter::Sample;
 use crate::workload::job::{FAILED, GO, Job, READY, RESULT, SUBCOMMAND};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
+use serde::de::DeserializeOwned;
 use std::cell::RefCell;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -71,11 +71,15 @@ impl Worker {
         Ok(worker)
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     fn wait_ready(&mut self) -> Result<()> {
         self.listen(|line| (line == READY).then_some(()))
     }
 
-    pub(crate) fn wait_result(&mut self) -> Result<Sample> {
+    pub(crate) fn wait_result<T: DeserializeOwned>(&mut self) -> Result<T> {
         let text = self.listen(|line| line.strip_prefix(RESULT).map(str::to_owned))?;
         serde_json::from_str(&text).doing(|| "a worker's result")
     }

@@ -11,27 +11,19 @@
 //! ones are done before the newer ones. So whatever the moment, what is between tail and head and not done is a file's last changes, in
 //! their order, and to make them again leaves the file as it was to be.
 
-use super::crash_point::step;
 use super::limits::{RING_MAX, RING_MIN};
 use super::record::{Change, HEAD_BYTES, HEAD_WORDS, Head, LIVE, ParsedHead, STATE, WHEN, room, times};
 use parking_lot::Mutex;
-use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
-use rustix::io::{pread, pwrite};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::collections::{HashMap, VecDeque};
-use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::Instant;
-use vellum_sys::SharedWords;
+use vellum_sys::{MemoryKind, PersistentMemory};
 use vellum_vfs::{Errno, Timestamp};
 
-/// How the memory is called in /proc.
-pub(super) const NAME: &CStr = c"vellum-dirty";
-/// First word: says what it is, and in which version of the format.
-const MAGIC: u64 = 0x7665_6c6c_6472_0001;
 /// Words before the ring; a page.
-const BEFORE: usize = 512;
+const BEFORE: usize = PersistentMemory::HEADER;
 /// Words of the first page.
 const RUN: usize = 1;
 const TAIL: usize = 3;
@@ -40,11 +32,17 @@ const HEAD: usize = 4;
 const WORD: u64 = size_of::<u64>() as u64;
 /// A ring with nothing in it is given back when so many bytes have been written to it.
 const GIVEN_BACK: u64 = 4 << 20;
-/// That a file cannot be run, which some hosts add to every memory file (sysctl `vm.memfd_noexec`).
-const SEAL_EXEC: SealFlags = SealFlags::from_bits_retain(0x20);
+/// Its memory.
+const MEMORY: MemoryKind = MemoryKind {
+    name: c"vellum-dirty",
+    magic: 0x7665_6c6c_6472_0001,
+    words: BEFORE + (RING_MIN / WORD) as usize..=BEFORE + (RING_MAX / WORD) as usize,
+};
+
+const _: () = assert!(RING_MAX.is_multiple_of(BEFORE as u64 * WORD) && HEAD < BEFORE);
 
 pub(super) struct Log {
-    words: SharedWords,
+    words: PersistentMemory,
     /// Bytes of the ring.
     ring: u64,
     state: Mutex<State>,
@@ -100,31 +98,23 @@ impl Log {
             return Err(Errno::INVAL);
         }
         let ring = bytes.next_multiple_of(BEFORE as u64 * WORD);
-        let words = SharedWords::create_sealed(NAME, BEFORE + (ring / WORD) as usize)?;
+        let words = PersistentMemory::create(&MEMORY, BEFORE + (ring / WORD) as usize)?;
         let mut run = [0; 16];
         getrandom(&mut run, GetRandomFlags::empty())?;
         let log = Self { words, ring, state: Mutex::default() };
         for (at, half) in run.chunks_exact(size_of::<u64>()).enumerate() {
-            log.put(RUN + at, half.try_into().map_or(0, u64::from_ne_bytes));
+            log.words.store(RUN + at, half.try_into().map_or(0, u64::from_ne_bytes), Release);
         }
-        log.put(0, MAGIC);
         Ok(log)
     }
 
     /// One that a predecessor has left. EBADMSG: it is none.
     pub(super) fn open(memory: OwnedFd) -> Result<Self, Errno> {
-        let seals = fcntl_get_seals(&memory).map_err(|_| Errno::BADMSG)?.difference(SEAL_EXEC);
-        let bytes = u64::try_from(fstat(&memory)?.st_size).unwrap_or(0);
-        let ring =
-            bytes.checked_sub(BEFORE as u64 * WORD).filter(|ring| (RING_MIN..=RING_MAX).contains(ring));
-        let Some(ring) = ring.filter(|ring| ring % WORD == 0) else { return Err(Errno::BADMSG) };
-        if seals != SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL {
-            return Err(Errno::BADMSG);
-        }
-        let log = Self { words: SharedWords::open(memory)?, ring, state: Mutex::default() };
-        let (tail, head) = (log.get(TAIL), log.get(HEAD));
-        let is_right = log.get(0) == MAGIC
-            && tail % WORD == 0
+        let words = PersistentMemory::open(&MEMORY, memory)?;
+        let ring = (words.len() - BEFORE) as u64 * WORD;
+        let log = Self { words, ring, state: Mutex::default() };
+        let (tail, head) = (log.words.load(TAIL, Acquire), log.words.load(HEAD, Acquire));
+        let is_right = tail % WORD == 0
             && head % WORD == 0
             && head.checked_sub(tail).is_some_and(|used| used <= ring)
             && head < u64::MAX / 2;
@@ -139,7 +129,7 @@ impl Log {
     pub(super) fn run(&self) -> [u8; 16] {
         let mut run = [0; 16];
         for (at, half) in run.chunks_exact_mut(size_of::<u64>()).enumerate() {
-            half.copy_from_slice(&self.get(RUN + at).to_ne_bytes());
+            half.copy_from_slice(&self.words.load(RUN + at, Acquire).to_ne_bytes());
         }
         run
     }
@@ -222,10 +212,10 @@ impl Log {
         let position = state.head;
         self.write(position + HEAD_BYTES, data)?;
         for (at, word) in Head::new(position, ino, change, data, when).0.into_iter().enumerate() {
-            self.put(self.word(position, at), word);
+            self.words.store(self.word(position, at), word, Release);
         }
         state.head += bytes;
-        self.put(HEAD, state.head);
+        self.words.store(HEAD, state.head, Release);
         state.entries.push_back(Entry { position, bytes, ino, since: Instant::now(), live: true });
         state.live.entry(ino).or_default().push_back(position);
         drop(state);
@@ -235,8 +225,8 @@ impl Log {
 
     /// A change that was just written down has been made at that time.
     pub(super) fn dated(&self, position: u64, when: Timestamp) {
-        self.put(self.word(position, WHEN), when.secs.cast_unsigned());
-        self.put(self.word(position, WHEN + 1), when.nanos.into());
+        self.words.store(self.word(position, WHEN), when.secs.cast_unsigned(), Release);
+        self.words.store(self.word(position, WHEN + 1), when.nanos.into(), Release);
     }
 
     /// The changes of a file before a position are done, and are not made again.
@@ -271,7 +261,7 @@ impl Log {
 
     fn strike(&self, state: &mut State, position: u64) {
         if let Some(entry) = state.entry(position).and_then(|at| state.entries.get_mut(at)) {
-            self.put(self.word(position, STATE), LIVE + 1);
+            self.words.store(self.word(position, STATE), LIVE + 1, Release);
             entry.live = false;
         }
     }
@@ -285,7 +275,7 @@ impl Log {
         }
         if state.tail != before {
             // Before any of it is written over.
-            self.put(TAIL, state.tail);
+            self.words.store(TAIL, state.tail, Release);
         }
         if state.tail == state.head && state.head - state.given_back > GIVEN_BACK && state.reserved == 0 {
             state.given_back = state.head;
@@ -339,7 +329,7 @@ impl Log {
     pub(super) fn left_is_done(&self) {
         let mut state = self.state.lock();
         state.tail = state.head;
-        self.put(TAIL, state.tail);
+        self.words.store(TAIL, state.tail, Release);
     }
 
     /// Makes these bytes what a predecessor has left, up to a head. EINVAL: they are too many.
@@ -348,7 +338,7 @@ impl Log {
             return Err(Errno::INVAL);
         }
         self.write(0, ring)?;
-        self.put(HEAD, head);
+        self.words.store(HEAD, head, Release);
         self.state.lock().head = head;
         Ok(())
     }
@@ -362,18 +352,10 @@ impl Log {
     }
 
     fn write(&self, position: u64, mut data: &[u8]) -> Result<(), Errno> {
-        for (mut at, len) in self.pieces(position, data.len()) {
-            let (mut piece, rest) = data.split_at_checked(len).unwrap_or((data, &[]));
+        for (at, len) in self.pieces(position, data.len()).into_iter().filter(|(_, len)| *len > 0) {
+            let (piece, rest) = data.split_at_checked(len).unwrap_or((data, &[]));
             data = rest;
-            while !piece.is_empty() {
-                step();
-                let written = pwrite(&self.words, piece, at)?;
-                if written == 0 {
-                    return Err(Errno::IO);
-                }
-                at += written as u64;
-                piece = piece.get(written..).unwrap_or_default();
-            }
+            self.words.write(piece, at)?;
         }
         Ok(())
     }
@@ -381,40 +363,14 @@ impl Log {
     fn read(&self, position: u64, data: &mut [u8]) -> Result<(), Errno> {
         let [(at, first), (start, _)] = self.pieces(position, data.len());
         let (one, other) = data.split_at_mut_checked(first).ok_or(Errno::IO)?;
-        for (part, mut at) in [(one, at), (other, start)] {
-            let mut part = &mut *part;
-            while !part.is_empty() {
-                let read = pread(&self.words, &mut *part, at)?;
-                if read == 0 {
-                    return Err(Errno::IO);
-                }
-                at += read as u64;
-                part = part.get_mut(read..).unwrap_or_default();
-            }
-        }
-        Ok(())
+        self.words.read(one, at)?;
+        self.words.read(other, start)
     }
 
     /// The index of a record's word.
     fn word(&self, position: u64, at: usize) -> usize {
         let words = self.ring / WORD;
         BEFORE + ((position / WORD + at as u64) % words) as usize
-    }
-
-    fn get(&self, index: usize) -> u64 {
-        self.words.word(index).map_or(0, |word| word.load(Acquire))
-    }
-
-    fn put(&self, index: usize, value: u64) {
-        step();
-        if let Some(word) = self.words.word(index) {
-            word.store(value, Release);
-        }
-    }
-
-    #[cfg(test)]
-    pub(super) const fn words(&self) -> &SharedWords {
-        &self.words
     }
 }
 

@@ -10,7 +10,6 @@
 //! file that gets another name is synced before; whatever the log does not know (attributes, holes, files with several names) goes past it,
 //! when the file's changes have left it.
 
-mod crash_point;
 mod dir;
 mod file;
 mod file_state;
@@ -22,7 +21,6 @@ mod record;
 pub use self::hostile_log::parse_hostile_log;
 pub use self::limits::WritebackLimits;
 
-use self::crash_point::step;
 use self::dir::WritebackDir;
 use self::file_state::{Failure, TrackedFile};
 use self::log::Log;
@@ -35,6 +33,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use vellum_sys::crash_point;
 use vellum_vfs::{
     AdoptedObject, Attr, Branch, BranchDir, BranchFile, Errno, Object, OpenMode, Result, SetTime, StatFs,
     Timestamp,
@@ -88,9 +87,6 @@ fn now() -> Timestamp {
 }
 
 impl Writeback {
-    /// How the memory of a log is called in /proc.
-    pub const MEMORY: &CStr = log::NAME;
-
     /// With an empty log. EINVAL: limits that cannot be.
     pub fn create(
         upper: Arc<dyn Branch>,
@@ -216,7 +212,7 @@ impl Writeback {
             (self.log.head(), order.open.take())
         };
         let Some(open) = open else { return };
-        step();
+        crash_point::reach();
         let outcome = open.sync(false).and_then(|()| open.close());
         if let Err(error) = outcome {
             tracing::warn!(ino = file.ino, %error, "written data of a file are lost");
@@ -275,9 +271,9 @@ impl Writeback {
             order.open = Some(object.reopen(OpenMode::READ)?);
         }
         let position = self.log.append(room, file.ino, change, now())?;
-        step();
+        crash_point::reach();
         let made = make();
-        step();
+        crash_point::reach();
         match &made {
             Ok(made) if is_whole(made) => {
                 // It stays when the change is made again: somebody may have seen it.
@@ -316,7 +312,7 @@ impl Writeback {
             if order.open.is_none() {
                 // No change comes between.
                 let made = make()?;
-                step();
+                crash_point::reach();
                 sync()?;
                 return Ok(made);
             }
@@ -363,7 +359,7 @@ impl Writeback {
                 Change::Times(_, Some(_)) => *changed = None,
                 Change::Times(..) | Change::Mode(_) | Change::Owner(..) | Change::Acl(_) => {}
             }
-            step();
+            crash_point::reach();
             if let Err(error) = again_made(&**file, change) {
                 tracing::warn!(ino, %error, "written data of a file are lost");
                 failed.get_or_insert(error.errno());
@@ -381,7 +377,7 @@ impl Writeback {
                 }
             };
             let dated = changed.map_or(Ok(()), |when| file.set_times(None, Some(SetTime::At(when))));
-            step();
+            crash_point::reach();
             if let Err(error) = dated.and_then(|()| file.sync(false)) {
                 tracing::warn!(ino, %error, "written data of a file are lost");
                 failed.get_or_insert(error.errno());

@@ -1,7 +1,6 @@
 //! What a death at any moment leaves, what a hostile log does, and what is told of failures; over a disk that keeps changes of files until
 //! they are synced.
 
-use super::crash_point::watch;
 use super::limits::RING_MIN;
 use super::*;
 use crate::{FaultBranch, FaultPlan, MemoryBranch};
@@ -10,7 +9,8 @@ use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::os::fd::AsFd as _;
 use std::rc::Rc;
-use vellum_sys::SharedWords;
+use vellum_sys::crash_point::{at_each, copy};
+use vellum_sys::{MemoryKind, PersistentMemory};
 use vellum_vfs::{Name, RenameFlags};
 
 const LIMITS: WritebackLimits = WritebackLimits { bytes: RING_MIN, age: Duration::from_secs(3600) };
@@ -68,12 +68,7 @@ fn see(branch: &dyn Branch) -> BTreeMap<Vec<u8>, FileSnapshot> {
 
 /// The log's memory as a successor finds it.
 fn copied(log: &Log) -> OwnedFd {
-    let words = log.words();
-    let copy = SharedWords::create_sealed(Writeback::MEMORY, words.len()).unwrap();
-    let mut bytes = vec![0; words.len() * 8];
-    assert_eq!(rustix::io::pread(words, &mut bytes, 0).unwrap(), bytes.len());
-    assert_eq!(rustix::io::pwrite(&copy, &bytes, 0).unwrap(), bytes.len());
-    copy.as_fd().try_clone_to_owned().unwrap()
+    copy(log.memory(), c"copy").unwrap()
 }
 
 /// What a successor serves, of a disk that was left and a log.
@@ -153,7 +148,7 @@ fn act(
 /// Whatever the moment, what is served afterwards is what was there before an operation, or what is there after it.
 #[test]
 fn a_death_at_any_moment_loses_nothing_that_was_answered() {
-    let (mut moments, mut wrapped, mut late) = (0, 0, 0);
+    let (mut moments, mut points, mut wrapped, mut late) = (0, 0, 0, 0);
     for seed in 0..12 {
         let mut chance = SeededRandom(seed);
         let disk = disk();
@@ -175,7 +170,7 @@ fn a_death_at_any_moment_loses_nothing_that_was_answered() {
                         .push((see(&*left.subtree("upper").unwrap()), after(&left, copied(&writeback.log))));
                 }
             };
-            watch(look, || act(&tree, &writeback, &mut open, &mut chance));
+            points += at_each(look, || act(&tree, &writeback, &mut open, &mut chance)).1;
             let now = see(&*upper);
             for (bare, served) in seen.borrow().iter() {
                 moments += 1;
@@ -194,8 +189,9 @@ fn a_death_at_any_moment_loses_nothing_that_was_answered() {
         }
         wrapped += usize::from(writeback.log.head() > writeback.log.size());
     }
+    assert_eq!(moments, points, "each was looked at");
     assert!(
-        moments > 2000 && wrapped > 6 && late > 500,
+        moments > 2600 && wrapped > 6 && late > 500,
         "{moments} moments, {wrapped} logs went round, {late} took the log"
     );
 }
@@ -254,21 +250,18 @@ fn a_successor_may_die_as_well() {
     let (left, memory, should) = left();
     left.record();
     let (upper, work) = pair(&left);
-    let copy = memory.try_clone().unwrap();
-    let count = Rc::new(RefCell::new(0));
+    let own = memory.try_clone().unwrap();
     let look = {
-        let (count, left, should) = (Rc::clone(&count), Arc::clone(&left), should.clone());
+        let (left, should) = (Arc::clone(&left), should.clone());
         let mut chance = SeededRandom(7);
         move || {
-            *count.borrow_mut() += 1;
             let again = left.after_client_loss(&mut |n| chance.below(n)).unwrap();
-            let log = Log::open(copy.try_clone().unwrap()).unwrap();
-            assert_eq!(after(&again, copied(&log)), should);
+            assert_eq!(after(&again, copy(&own, c"copy").unwrap()), should);
         }
     };
-    let (writeback, replayed) =
-        watch(look, || Writeback::go_on(Arc::clone(&upper), work, LIMITS, memory)).unwrap();
-    assert_eq!((replayed.changes, *count.borrow() > 20), (20, true), "{} moments", count.borrow());
+    let (went_on, points) = at_each(look, || Writeback::go_on(Arc::clone(&upper), work, LIMITS, memory));
+    let (writeback, replayed) = went_on.unwrap();
+    assert_eq!((replayed.changes, points > 20), (20, true), "{points} moments");
     assert_eq!(see(&*upper), should);
     drop(writeback);
 }
@@ -327,11 +320,10 @@ fn only_files_of_the_layer_are_written_to() {
 
 #[test]
 fn what_is_no_log_is_refused() {
-    let sealed =
-        |words| SharedWords::create_sealed(c"x", words).unwrap().as_fd().try_clone_to_owned().unwrap();
-    let unsealed = SharedWords::create(c"x", 4096).unwrap().as_fd().try_clone_to_owned().unwrap();
-    for memory in [sealed(4096), sealed(1), unsealed] {
-        assert_eq!(Log::open(memory).err(), Some(Errno::BADMSG));
+    const OTHER: MemoryKind = MemoryKind { name: c"x", magic: 1, words: 1..=1 << 20 };
+    for words in [1, 4096, (RING_MIN / 8) as usize + PersistentMemory::HEADER] {
+        let memory = PersistentMemory::create(&OTHER, words).unwrap();
+        assert_eq!(Log::open(memory.as_fd().try_clone_to_owned().unwrap()).err(), Some(Errno::BADMSG));
     }
     assert_eq!(Log::create(RING_MIN - 1).err(), Some(Errno::INVAL));
 }
@@ -451,7 +443,7 @@ fn changes_of_many_threads_have_one_order() {
                     let mut pauses = chance.clone();
                     // Others come at any step.
                     let pause = move || (0..pauses.below(4)).for_each(|_| std::thread::yield_now());
-                    watch(pause, || {
+                    at_each(pause, || {
                         for _ in 0..6 {
                             let file = &files[chance.below(4) / 3];
                             if chance.below(10) == 0 {
@@ -481,18 +473,12 @@ fn a_change_is_written_down_and_made_in_one() {
     let writeback = Writeback::create(upper, work, LIMITS).unwrap();
     let root = writeback.branches().0.root();
     let file = root.create(Name::new(c"f").unwrap(), 0o600).unwrap();
-    let steps = Rc::new(RefCell::new(0));
-    let look = {
-        let (tracked, steps) = (writeback.tracked(file.stat().unwrap().ino), Rc::clone(&steps));
-        move || {
-            assert!(tracked.order.try_lock().is_none(), "step {}", steps.borrow());
-            *steps.borrow_mut() += 1;
-        }
-    };
-    watch(look, || {
+    let tracked = writeback.tracked(file.stat().unwrap().ino);
+    let look = move || assert!(tracked.order.try_lock().is_none());
+    let ((), points) = at_each(look, || {
         file.write_at(b"data", 0).unwrap();
         file.truncate(2).unwrap();
         file.set_mode(0o644).unwrap();
     });
-    assert!(*steps.borrow() > 30, "{} steps", steps.borrow());
+    assert!(points > 30, "{points} steps");
 }

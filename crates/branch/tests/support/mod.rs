@@ -11,7 +11,7 @@ use vellum_branch::{
     DataCacheBranch, LocalBranch, MemoryBranch, VersionCheck, Writeback, WritebackLimits, ZonedBranch,
     ZonedTree,
 };
-use vellum_cache::{Config, Kind, Shared, SlabMemory};
+use vellum_cache::{Config, S3Fifo, Shared, SlabMemory};
 use vellum_vfs::{Branch, BranchDir, BranchFile, Errno, Name, OpenMode, Result};
 use vellum_zoned::device::emulator::{LARGE_ZONE, SMALL_ZONE};
 use vellum_zoned::device::{Conventional, Emulated, ZonedDevice};
@@ -119,7 +119,7 @@ impl Fixture {
 
 /// A cache with room for 16 blocks of 64 KiB.
 pub fn cache() -> Arc<Shared<SlabMemory>> {
-    Shared::new(Config { capacity: 1 << 20, files: 100, policy: Kind::default() }, SlabMemory::default())
+    Shared::new(Config { capacity: 1 << 20, files: 100, policy: S3Fifo::queue }, SlabMemory::default())
 }
 
 pub const RW: OpenMode = OpenMode::READ.union(OpenMode::WRITE);

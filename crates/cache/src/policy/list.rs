@@ -48,10 +48,6 @@ impl<T> Entries<T> {
         self.0.get_mut(at as usize).map(|entry| &mut entry.value)
     }
 
-    pub(super) fn newer(&self, at: u32) -> Option<u32> {
-        self.0.get(at as usize).and_then(|entry| entry.newer)
-    }
-
     fn links(&mut self, at: Option<u32>) -> Option<&mut Entry<T>> {
         at.and_then(|at| self.0.get_mut(at as usize))
     }

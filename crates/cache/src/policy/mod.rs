@@ -4,17 +4,13 @@
 //! passed by. A hit allocates nothing.
 
 mod list;
-mod lru;
 mod s3_fifo;
-mod sieve;
 
-pub use lru::Lru;
 pub use s3_fifo::S3Fifo;
-pub use sieve::Sieve;
 
 /// An entry of one queue, until it is removed or was the victim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Handle(pub(crate) u32);
+pub struct Handle(pub u32);
 
 /// A queue of entries, from which one goes when room is needed. What has never been seen before may go at once, which is how a
 /// policy refuses to admit it.
@@ -39,43 +35,3 @@ pub trait Policy: std::fmt::Debug + Send {
         self.len() == 0
     }
 }
-
-/// The policies by name.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Kind {
-    /// [`Lru`].
-    Lru,
-    /// [`Sieve`].
-    Sieve,
-    /// [`S3Fifo`], which docs/design/cache.md has the reasons for.
-    #[default]
-    S3Fifo,
-}
-
-impl Kind {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Lru, Self::Sieve, Self::S3Fifo];
-
-    /// An empty queue.
-    #[must_use]
-    pub fn make(self) -> Box<dyn Policy> {
-        match self {
-            Self::Lru => Box::<Lru>::default(),
-            Self::Sieve => Box::<Sieve>::default(),
-            Self::S3Fifo => Box::<S3Fifo>::default(),
-        }
-    }
-
-    /// Its name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Lru => "LRU",
-            Self::Sieve => "SIEVE",
-            Self::S3Fifo => "S3-FIFO",
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests;

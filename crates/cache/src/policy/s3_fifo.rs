@@ -61,6 +61,12 @@ impl Ghosts {
 }
 
 impl S3Fifo {
+    /// An empty queue.
+    #[must_use]
+    pub fn queue() -> Box<dyn Policy> {
+        Box::<Self>::default()
+    }
+
     fn end_of(&mut self, at: u32) -> Option<u32> {
         self.entries.forget(at).map(|entry| entry.item)
     }

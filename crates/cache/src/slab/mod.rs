@@ -6,11 +6,9 @@
 //! Where a process shares its descriptors with one that outlives it, the memory can be kept for a successor: `records` says what is in
 //! it, and `recovery` is how a successor goes on with that.
 
-mod crash_point;
 mod records;
 mod recovery;
 
-use self::crash_point::step;
 use self::records::{Record, Records};
 use crate::key::{BLOCK_BYTES, BlockIndex, Version};
 use crate::memory::{MemFd, Memory};
@@ -20,6 +18,7 @@ use std::ffi::CStr;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, OnceLock};
+use vellum_sys::crash_point;
 
 pub use recovery::{Limits, PredecessorFds, RecoveredFile};
 
@@ -90,7 +89,7 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        step();
+        crash_point::reach();
         // One that cannot be emptied is not given to others.
         if MemFd.release(&self.sheet.memory, self.at(0), SLOT_BYTES).is_ok() {
             self.sheet.slots.lock().free.push(self.number);
@@ -133,7 +132,7 @@ impl SlabMemory {
     /// How its memory files are called in /proc; there are others of the name.
     pub const FILES: &CStr = MemFd::NAME;
     /// How the memory is called in which its records are.
-    pub const RECORDS: &CStr = records::NAME;
+    pub const RECORDS: &CStr = records::MEMORY.name;
 
     /// An empty one that a successor can go on with, which has the same descriptors.
     pub fn kept() -> Result<Self, Errno> {
@@ -183,7 +182,7 @@ impl Memory for SlabMemory {
 
     fn write(&self, file: &SlabFile, data: &[u8], offset: u64) -> Result<(), Errno> {
         let (memory, at) = file.at(offset, data.len() as u64)?;
-        step();
+        crash_point::reach();
         MemFd.write(memory, data, at)?;
         // A part of a block is none that a successor could use.
         let block = BlockIndex(offset / BLOCK_BYTES);
@@ -205,13 +204,13 @@ impl Memory for SlabMemory {
             let end = offset.saturating_add(bytes).min(file.version.size);
             (offset / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES)).for_each(|block| record.hide(block));
         }
-        step();
+        crash_point::reach();
         file.release(offset, bytes)
     }
 
     fn seal(&self, file: &SlabFile) -> Result<(), Errno> {
         if let Some(own) = file.own.get() {
-            step();
+            crash_point::reach();
             return MemFd.seal(own);
         }
         let own = MemFd::file(file.version.size)?;

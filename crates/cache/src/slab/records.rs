@@ -7,24 +7,21 @@
 //!
 //! Readers never look at this: they have words of their own ([`crate::file_blocks`]).
 
-use super::crash_point::step;
 use super::{Numbers, SLOTS};
 use crate::key::{BLOCKS_MAX, Version};
 use crate::sync::Mutex;
 use rustix::io::Errno;
-use std::ffi::CStr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
-use vellum_sys::SharedWords;
+use vellum_sys::{MemoryKind, PersistentMemory};
 
-/// How the memory is called in /proc.
-pub(super) const NAME: &CStr = c"vellum-cache-records";
-/// First word: says what it is, and in which version of the format.
-pub(super) const MAGIC: u64 = 0x7665_6c6c_7263_0001;
+/// Their memory.
+pub(super) const MEMORY: MemoryKind =
+    MemoryKind { name: c"vellum-cache-records", magic: 0x7665_6c6c_7263_0001, words: WORDS..=WORDS };
 
 /// Words of the header; a page, as is everything here.
-const HEADER: usize = 512;
+const HEADER: usize = PersistentMemory::HEADER;
 /// Which of several records is the newest; 0: not all is in it yet.
 pub(super) const GENERATION: usize = 1;
 /// Records of files with a descriptor of their own are below this number.
@@ -50,7 +47,11 @@ const MORE: usize = WIDE + WIDE_MAX as usize * WIDE_WORDS;
 const MORE_WORDS: usize = BLOCKS_MAX as usize / 64;
 
 /// All words.
-pub(super) const WORDS: usize = MORE + WIDE_MAX as usize * MORE_WORDS;
+const WORDS: usize = MORE + WIDE_MAX as usize * MORE_WORDS;
+
+const _: () =
+    assert!((SHEETS | SMALL | WIDE | MORE | MORE_WORDS).is_multiple_of(HEADER), "parts begin at pages");
+const _: () = assert!(word::BITS < SMALL_WORDS && word::BITS < WIDE_WORDS && WIDE_END < HEADER);
 
 /// Words of a record.
 pub(super) mod word {
@@ -76,7 +77,7 @@ pub(super) fn sum(first: usize, version: Version) -> u64 {
     const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
     let key = version.key;
     let parts = [first as u64, key.object.filesystem, key.object.inode, key.version, version.size];
-    parts.iter().fold(MAGIC, |sum: u64, part| (sum ^ part).wrapping_mul(SPREAD).rotate_left(29))
+    parts.iter().fold(MEMORY.magic, |sum: u64, part| (sum ^ part).wrapping_mul(SPREAD).rotate_left(29))
 }
 
 /// Where the record of a slot begins.
@@ -100,27 +101,26 @@ pub(super) fn bits_of_wide(number: u32, blocks: u64) -> (usize, usize) {
 /// All records of a cache.
 #[derive(Debug)]
 pub(super) struct Records {
-    words: SharedWords,
+    words: PersistentMemory,
     wide: Mutex<Numbers>,
 }
 
 impl Records {
     /// None are in it, and a successor does not look at it before [`Records::complete`].
     pub(super) fn create() -> Result<Arc<Self>, Errno> {
-        let records = Self { words: SharedWords::create_sealed(NAME, WORDS)?, wide: Mutex::default() };
-        records.put(0, MAGIC);
-        Ok(Arc::new(records))
+        let words = PersistentMemory::create(&MEMORY, WORDS)?;
+        Ok(Arc::new(Self { words, wide: Mutex::default() }))
     }
 
     /// A successor may believe it from now on, rather than one of a lower generation.
     pub(super) fn complete(&self, generation: u64) {
-        self.put(GENERATION, generation);
+        self.words.store(GENERATION, generation, Release);
     }
 
     /// A sheet begins to be used.
     pub(super) fn sheet(&self, number: usize, descriptor: RawFd) {
         if number < SHEETS_MAX {
-            self.put(SHEETS + number, descriptor_word(descriptor));
+            self.words.store(SHEETS + number, descriptor_word(descriptor), Release);
         }
     }
 
@@ -134,8 +134,8 @@ impl Records {
     /// A record of a file that has a descriptor. None: it is not kept.
     pub(super) fn of_descriptor(self: &Arc<Self>, version: Version, descriptor: RawFd) -> Option<Record> {
         let number = self.wide.lock().take(WIDE_MAX)?;
-        if self.get(WIDE_END) <= u64::from(number) {
-            self.put(WIDE_END, u64::from(number) + 1);
+        if self.words.load(WIDE_END, Relaxed) <= u64::from(number) {
+            self.words.store(WIDE_END, u64::from(number) + 1, Release);
         }
         let (first, bits) = (wide(number), bits_of_wide(number, version.blocks()));
         let record = Record { records: Arc::clone(self), first, bits, number: Some(number) };
@@ -145,29 +145,18 @@ impl Records {
     fn begin(&self, record: Record, version: Version, descriptor: u64) -> Record {
         record.clear();
         let (first, key) = (record.first, version.key);
-        self.put(first + word::FILESYSTEM, key.object.filesystem);
-        self.put(first + word::INODE, key.object.inode);
-        self.put(first + word::VERSION, key.version);
-        self.put(first + word::SIZE, version.size);
-        self.put(first + word::DESCRIPTOR, descriptor);
-        self.put(first + word::SUM, sum(first, version));
-        self.put(first, IN_USE);
+        self.words.store(first + word::FILESYSTEM, key.object.filesystem, Release);
+        self.words.store(first + word::INODE, key.object.inode, Release);
+        self.words.store(first + word::VERSION, key.version, Release);
+        self.words.store(first + word::SIZE, version.size, Release);
+        self.words.store(first + word::DESCRIPTOR, descriptor, Release);
+        self.words.store(first + word::SUM, sum(first, version), Release);
+        self.words.store(first, IN_USE, Release);
         record
     }
 
-    fn get(&self, index: usize) -> u64 {
-        self.words.word(index).map_or(0, |word| word.load(Relaxed))
-    }
-
-    fn put(&self, index: usize, value: u64) {
-        step();
-        if let Some(word) = self.words.word(index) {
-            word.store(value, Release);
-        }
-    }
-
     #[cfg(all(test, not(shuttle)))]
-    pub(super) const fn words(&self) -> &SharedWords {
+    pub(super) const fn words(&self) -> &PersistentMemory {
         &self.words
     }
 }
@@ -202,31 +191,32 @@ impl Record {
         let at = usize::try_from(block / 64).ok().filter(|at| *at < self.bits.1).map(|at| self.bits.0 + at);
         if let Some(at) = at {
             // Changed by one thread at a time, as the memory is.
-            self.records.put(at, change(self.records.get(at), 1 << (block % 64)));
+            self.records.words.store(
+                at,
+                change(self.records.words.load(at, Relaxed), 1 << (block % 64)),
+                Release,
+            );
         }
     }
 
     /// A small file has a descriptor of its own from now on.
     pub(super) fn moved(&self, descriptor: RawFd) {
-        self.records.put(self.first + word::DESCRIPTOR, descriptor_word(descriptor));
+        self.records.words.store(self.first + word::DESCRIPTOR, descriptor_word(descriptor), Release);
     }
 
     /// The file is found no more.
     pub(super) fn end(&self) {
-        step();
-        if let Some(head) = self.records.words.word(self.first) {
-            head.store(0, SeqCst);
-        }
+        self.records.words.store(self.first, 0, SeqCst);
     }
 
     /// No block is there.
     fn clear(&self) {
         let (first, words) = self.bits;
         if first < MORE {
-            (first..first + words).for_each(|at| self.records.put(at, 0));
+            (first..first + words).for_each(|at| self.records.words.store(at, 0, Release));
         } else if self.records.words.clear(first, MORE_WORDS).is_err() {
             // Where memory cannot be given back.
-            (first..first + words).for_each(|at| self.records.put(at, 0));
+            (first..first + words).for_each(|at| self.records.words.store(at, 0, Release));
         }
     }
 }

@@ -7,22 +7,20 @@
 //!
 //! Records of its own are written before anything is freed, so that a death in the middle leaves one of the two whole.
 
-use super::crash_point::step;
 use super::records::{self, Record, Records, bits_of_wide, small, wide, word};
 use super::{Numbers, SHEET_BYTES, SLOT_BYTES, SLOTS, Slab, SlabFile, SlabMemory, Slot};
 use crate::key::{BLOCK_BYTES, BLOCKS_MAX, BlockIndex, Key, Object, Version, charged};
 use crate::memory::{MemFd, Memory};
 use crate::sync::Mutex;
 use hashbrown::{HashMap, HashSet};
-use rustix::fs::{FileType, OFlags, SealFlags, fcntl_get_seals, fcntl_getfl, fstat};
+use rustix::fs::{FileType, OFlags, fcntl_get_seals, fcntl_getfl, fstat};
 use rustix::io::Errno;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::FileExt;
+use std::sync::atomic::Ordering::Acquire;
 use std::sync::{Arc, OnceLock};
+use vellum_sys::{PersistentMemory, SEAL_EXEC, crash_point};
 
-/// That a file cannot be run, which some hosts add to every memory file (sysctl `vm.memfd_noexec`).
-const SEAL_EXEC: SealFlags = SealFlags::from_bits_retain(0x20);
 const WORD_BYTES: usize = size_of::<u64>();
 
 /// Descriptors that a predecessor had open.
@@ -88,29 +86,21 @@ impl SlabMemory {
 
 /// Records of a predecessor.
 struct PredecessorRecords {
-    memory: File,
+    memory: PersistentMemory,
     generation: u64,
 }
 
 impl PredecessorRecords {
     /// None: they are none, of another version, or not complete.
     fn parse_table(descriptor: OwnedFd) -> Option<Self> {
-        let seals = fcntl_get_seals(&descriptor).ok()?.difference(SEAL_EXEC);
-        let stat = fstat(&descriptor).ok()?;
-        let is_right = seals == SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL
-            && u64::try_from(stat.st_size) == Ok((records::WORDS * WORD_BYTES) as u64);
-        if !is_right {
-            return None;
-        }
-        let old = Self { memory: descriptor.into(), generation: 0 };
-        let header = old.read(0, records::WIDE_END + 1)?;
-        let generation = header.get(records::GENERATION).copied().filter(|generation| *generation > 0)?;
-        (header.first() == Some(&records::MAGIC)).then_some(Self { generation, ..old })
+        let memory = PersistentMemory::open(&records::MEMORY, descriptor).ok()?;
+        let generation = memory.load(records::GENERATION, Acquire);
+        (generation > 0).then_some(Self { memory, generation })
     }
 
     fn read(&self, first: usize, words: usize) -> Option<Vec<u64>> {
         let mut bytes = vec![0; words * WORD_BYTES];
-        self.memory.read_exact_at(&mut bytes, (first * WORD_BYTES) as u64).ok()?;
+        self.memory.read(&mut bytes, (first * WORD_BYTES) as u64).ok()?;
         let words = bytes.chunks_exact(WORD_BYTES).filter_map(|word| word.try_into().ok());
         Some(words.map(u64::from_ne_bytes).collect())
     }
@@ -302,7 +292,7 @@ fn taken(version: Version, blocks: &[BlockIndex]) -> u64 {
 
 /// Frees some of a memory file. Whether it is free.
 fn free(memory: &File, from: u64, to: u64) -> bool {
-    step();
+    crash_point::reach();
     from >= to || MemFd.release(memory, from, to - from).is_ok()
 }
 

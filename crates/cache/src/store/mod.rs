@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::fills::{Fill, Fills};
 use crate::key::{BLOCK_BYTES, BlockIndex, Key, Object, Version, charged};
 use crate::memory::Memory;
-use crate::policy::{Handle, Kind, Policy};
+use crate::policy::{Handle, Policy};
 use crate::shares::{Container, NOBODY, Shares};
 use crate::stats::Counts;
 use crate::users::{Admission, User, Users};
@@ -37,8 +37,9 @@ pub struct Config {
     pub capacity: u64,
     /// Files that have a descriptor of their own: large ones, and those that were ever lent.
     pub files: usize,
-    /// Which block of a container goes first.
-    pub policy: Kind,
+    /// Makes a container's queue, which says which block goes first: [`S3Fifo::queue`](crate::S3Fifo::queue), for the reasons in
+    /// docs/design/cache.md.
+    pub policy: fn() -> Box<dyn Policy>,
 }
 
 struct File<F> {
@@ -104,7 +105,7 @@ impl<M: Memory> Store<M> {
             files: Slab::new(),
             wide: 0,
             blocks: Slab::new(),
-            queues: vec![config.policy.make()],
+            queues: vec![(config.policy)()],
             counts: vec![Counts::default()],
             all: Counts::default(),
             shares: Shares::default(),
@@ -131,7 +132,7 @@ impl<M: Memory> Store<M> {
         let container = self.shares.join(weight)?;
         let place = self.shares.place(container)? as usize;
         if place >= self.queues.len() {
-            self.queues.resize_with(place + 1, || self.config.policy.make());
+            self.queues.resize_with(place + 1, || (self.config.policy)());
             self.counts.resize(place + 1, Counts::default());
             self.borrowed.resize(place + 1, 0);
         }
@@ -148,7 +149,7 @@ impl<M: Memory> Store<M> {
     pub fn leave(&mut self, container: Container) -> Result<()> {
         let place = self.shares.place(container)?;
         let Some(queue) = self.queues.get_mut(place as usize) else { return Err(Error::NoContainer) };
-        let mut queue = std::mem::replace(queue, self.config.policy.make());
+        let mut queue = std::mem::replace(queue, (self.config.policy)());
         // As it would have given them up, so that the order stays.
         while let Some(id) = queue.victim() {
             let print = self.print(id);

@@ -13,8 +13,7 @@ use rustix::io::Errno;
 use serde::Deserialize;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use vellum_container::{Image, Kind, Lowers, Runtime, in_path};
 use vellum_service::Failure;
 use vellum_service::config::LAYERS_MAX;
@@ -301,12 +300,8 @@ impl Subject for ContainerdContainer {
 
     /// Containerd is to have seen it before anybody asks.
     fn ended(&self) {
-        let begin = Instant::now();
-        while begin.elapsed() < PATIENCE
-            && self.containerd.is(&self.namespace, &self.id, "RUNNING").unwrap_or(false)
-        {
-            thread::sleep(PAUSE);
-        }
+        let runs = || self.containerd.is(&self.namespace, &self.id, "RUNNING").unwrap_or(false);
+        vellum_sys::wait_until(PATIENCE, PAUSE, || !runs());
     }
 }
 

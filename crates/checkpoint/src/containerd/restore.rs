@@ -16,7 +16,7 @@ use vellum_container::criu::{ALWAYS, OWN_NETWORK, explain};
 use vellum_container::{ContainerExit, Restore, in_path};
 use vellum_pool::Mount;
 use vellum_service::config::{Config, Profile};
-use vellum_service::mounts::mountpoint::mounts;
+use vellum_service::mounts::mountpoint::top_mount;
 use vellum_service::mounts::unmount::unmount;
 use vellum_service::{Failure, LayerSource};
 use vellum_sys::remove_tree;
@@ -90,10 +90,9 @@ impl RestoreRun<'_> {
                 "containerd has a container {id} in namespace {namespace}; remove it with ctr -n {namespace} containers rm {id}"
             )));
         }
-        let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
         let display = root.display();
         let point = root.canonicalize().unwrap_or_else(|_| root.clone());
-        if mounts(&table).any(|mount| mount.point == point) {
+        if top_mount(&point).is_some() {
             return Err(
                 self.input(format!("the container's root {display} is mounted; vellum umount {display}"))
             );

@@ -24,11 +24,10 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use vellum_container::{Kind, Runtime, plain_name};
 use vellum_service::Failure;
-use vellum_service::mounts::mountpoint::{FS_TYPE, mounts};
+use vellum_service::mounts::mountpoint::{FS_TYPE, top_mount};
 
 /// Where runc keeps what it knows of root's containers.
 const RUNC_STATE: &str = "/run/runc";
@@ -246,11 +245,9 @@ impl PodmanInspect {
 
 /// Whether Vellum is mounted there.
 pub(crate) fn is_vellum(merged: &Path) -> bool {
-    let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
     // The kernel knows no links.
     let point = merged.canonicalize().unwrap_or_else(|_| merged.to_owned());
-    let found = mounts(&table).filter(|mount| mount.point == point).last();
-    found.is_some_and(|mount| mount.fs_type == FS_TYPE.as_bytes())
+    top_mount(&point).is_some_and(|mount| mount.fs_type == FS_TYPE)
 }
 
 /// The runtime that conmon calls, and where that keeps what it knows.
@@ -471,16 +468,11 @@ impl Subject for PodmanContainer {
 
     /// Podman is to have seen it before anybody asks. One with `--rm` is gone by then.
     fn ended(&self) {
-        let begin = Instant::now();
         let status = ["container", "inspect", "--format", "{{.State.Status}}", &self.seen.id];
-        while begin.elapsed() < PATIENCE
-            && self
-                .podman
-                .output(&status)
-                .is_ok_and(|said| said.status.success() && !said.stdout.starts_with(ENDED))
-        {
-            thread::sleep(PAUSE);
-        }
+        vellum_sys::wait_until(PATIENCE, PAUSE, || {
+            let said = self.podman.output(&status);
+            !said.is_ok_and(|said| said.status.success() && !said.stdout.starts_with(ENDED))
+        });
     }
 }
 

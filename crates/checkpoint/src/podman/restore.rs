@@ -16,8 +16,7 @@ use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use vellum_container::SavedContainer;
 use vellum_container::criu::{ALWAYS, OWN_NETWORK, explain};
 use vellum_container::{ContainerExit, Restore};
@@ -332,12 +331,10 @@ fn same(one: &Path, other: &Path) -> bool {
 
 /// Takes away a tree that somebody may have looked at a moment ago.
 fn unused(merged: &Path) -> Result<(), Failure> {
-    let begin = Instant::now();
-    loop {
-        match unmount(merged, false) {
-            Err(why) if begin.elapsed() > PATIENCE => return Err(why),
-            Err(_) => thread::sleep(PAUSE),
-            Ok(()) => return Ok(()),
-        }
-    }
+    let mut unmounted = Ok(());
+    vellum_sys::wait_until(PATIENCE, PAUSE, || {
+        unmounted = unmount(merged, false);
+        unmounted.is_ok()
+    });
+    unmounted
 }

@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use vellum_sys::SharedWords;
+use vellum_sys::{MemoryKind, PersistentMemory};
 use vellum_vfs::{Error, Name, NodeId, Result};
 
 /// Words of a worker's entry: two cache lines, which nobody else writes to.
@@ -35,14 +35,20 @@ const CARRIED: usize = 1024;
 const NOTE: usize = 3;
 /// Words of a half: the entries of workers, then what is carried on.
 const HALF: usize = ENTRY * ENTRIES + NOTE * CARRIED;
-/// A first entry that says which half is in use, then two halves. A successor collects what it finds in one in the other, and then
-/// puts that into use.
-const WORDS: usize = ENTRY + 2 * HALF;
+/// Word of the header that says which half is in use.
+const IN_USE: usize = 1;
+/// Where the halves begin. A successor collects what it finds in one in the other, and then puts that into use.
+const HALVES: [usize; 2] = [PersistentMemory::HEADER, PersistentMemory::HEADER + HALF];
+const WORDS: usize = HALVES[1] + HALF;
+
+const _: () =
+    assert!(HALVES[0].is_multiple_of(ENTRY) && HALF.is_multiple_of(ENTRY), "entries have their lines");
+const _: () = assert!(PROMISES[1] + 4 <= ENTRY && PROMISES[0] + 4 <= PROMISES[1] && NOTE <= PROMISES[0]);
 
 /// What workers are carrying out, and what those of predecessors were.
 #[derive(Debug)]
 pub struct Inflight {
-    words: SharedWords,
+    words: PersistentMemory,
     /// First word of the half in use.
     half: usize,
     /// Ids of requests that predecessors had begun: what was written down of each, and where it is carried on.
@@ -86,26 +92,24 @@ pub(crate) enum Replay {
 }
 
 impl Inflight {
+    /// Its memory.
+    const MEMORY: MemoryKind =
+        MemoryKind { name: c"vellum-inflight", magic: 0x7665_6c6c_696e_0001, words: WORDS..=WORDS };
+
     /// For a first service.
     pub fn create() -> Result<Self> {
-        let words = SharedWords::create(c"vellum-inflight", WORDS)
-            .map_err(|errno| Error::new(errno, "memory for requests in flight"))?;
-        Ok(Self { words, half: ENTRY, begun: HashMap::new(), counts: HashMap::new(), is_of_successor: false })
+        let words = PersistentMemory::create(&Self::MEMORY, WORDS).map_err(unusable)?;
+        let (begun, counts) = (HashMap::new(), HashMap::new());
+        Ok(Self { words, half: HALVES[0], begun, counts, is_of_successor: false })
     }
 
     /// For a successor.
     pub fn open(descriptor: OwnedFd) -> Result<Self> {
-        let bad = |errno| Error::new(errno, "requests in flight");
-        let words = SharedWords::open(descriptor).map_err(bad)?;
-        let in_use = words.word(0).filter(|_| words.len() == WORDS).ok_or(bad(Errno::INVAL))?;
-        let first = in_use.load(Acquire) == 0;
-        let (old, half) = if first { (ENTRY, ENTRY + HALF) } else { (ENTRY + HALF, ENTRY) };
-        let load = |word: usize| words.word(word).map_or(0, |word| word.load(Acquire));
-        let store = |word: usize, value: u64| {
-            if let Some(word) = words.word(word) {
-                word.store(value, Relaxed);
-            }
-        };
+        let words = PersistentMemory::open(&Self::MEMORY, descriptor).map_err(unusable)?;
+        let load = |word: usize| words.load(word, Acquire);
+        let store = |word: usize, value: u64| words.store(word, value, Relaxed);
+        let first = load(IN_USE) == 0;
+        let [old, half] = if first { HALVES } else { [HALVES[1], HALVES[0]] };
         let carried = |half: usize, number: usize| half + ENTRY * ENTRIES + NOTE * number;
         let workers = (0..ENTRIES).map(|worker| old + worker * ENTRY);
         let found = workers.chain((0..CARRIED).map(|number| carried(old, number)));
@@ -137,7 +141,7 @@ impl Inflight {
             [id, mark.detail, mark.place].into_iter().zip(at..).for_each(|(value, word)| store(word, value));
             begun.insert(id, (mark, at));
         }
-        in_use.store(first.into(), Release);
+        words.store(IN_USE, first.into(), Release);
         Ok(Self { words, half, begun, counts, is_of_successor: true })
     }
 
@@ -165,7 +169,7 @@ impl Inflight {
     /// Whether a request about this place has been begun, and may come again. One that was answered in the moment in which a predecessor died
     /// never does, and its place is said to be such for as long as the mount is there.
     pub(crate) fn has_begun(&self, place: u64) -> bool {
-        let word = |word: usize| self.words.word(word).map_or(0, |word| word.load(Acquire));
+        let word = |word: usize| self.words.load(word, Acquire);
         let workers = (0..ENTRIES).map(|worker| self.half + worker * ENTRY);
         let here = workers.filter(|entry| word(entry + 2) == place);
         let carried = self.begun.values().filter(|(mark, _)| mark.place == place).map(|(_, at)| *at);
@@ -174,32 +178,24 @@ impl Inflight {
 
     /// A worker begins.
     pub(crate) fn begin(&self, worker: usize, unique: u64, mark: Mark) {
-        let word = |word: usize| self.words.word(self.half + worker * ENTRY + word);
-        if let (Some(id), Some(detail), Some(place)) = (word(0), word(1), word(2)) {
-            detail.store(mark.detail, Relaxed);
-            place.store(mark.place, Relaxed);
-            id.store(unique & !UNIQUE_RESEND, Release);
-        }
+        let entry = self.half + worker * ENTRY;
+        self.words.store(entry + 1, mark.detail, Relaxed);
+        self.words.store(entry + 2, mark.place, Relaxed);
+        self.words.store(entry, unique & !UNIQUE_RESEND, Release);
     }
 
     /// An answer is about to promise something.
     pub fn note_counts(&self, worker: usize, unique: u64, what: AnswerCounts) {
         let at = self.half + worker * ENTRY + PROMISES[0];
         for (value, word) in what.to_words().into_iter().zip(at + 1..) {
-            if let Some(word) = self.words.word(word) {
-                word.store(value, Relaxed);
-            }
+            self.words.store(word, value, Relaxed);
         }
-        if let Some(id) = self.words.word(at) {
-            id.store(unique & !UNIQUE_RESEND, Release);
-        }
+        self.words.store(at, unique & !UNIQUE_RESEND, Release);
     }
 
     /// It has been answered, or what it counts is about to be taken back.
     pub fn has_promised(&self, worker: usize) {
-        if let Some(id) = self.words.word(self.half + worker * ENTRY + PROMISES[0]) {
-            id.store(0, Release);
-        }
+        self.words.store(self.half + worker * ENTRY + PROMISES[0], 0, Release);
     }
 
     /// What a predecessor was about to promise by the answer to a request that has come again, once.
@@ -208,20 +204,17 @@ impl Inflight {
             return None;
         }
         let (what, at) = self.counts.get(&(unique & !UNIQUE_RESEND))?;
-        (self.words.word(*at)?.swap(0, Relaxed) != 0).then_some(*what)
+        (self.words.word(*at)?.change().swap(0, Relaxed) != 0).then_some(*what)
     }
 
     /// It has failed, or has been answered.
     pub(crate) fn end(&self, worker: usize, unique: u64) {
         if unique & UNIQUE_RESEND != 0
             && let Some((_, carried)) = self.begun.get(&(unique & !UNIQUE_RESEND))
-            && let Some(id) = self.words.word(*carried)
         {
-            id.store(0, Release);
+            self.words.store(*carried, 0, Release);
         }
-        if let Some(id) = self.words.word(self.half + worker * ENTRY) {
-            id.store(0, Release);
-        }
+        self.words.store(self.half + worker * ENTRY, 0, Release);
     }
 }
 
@@ -232,9 +225,15 @@ impl AnswerCounts {
     }
 }
 
+fn unusable(errno: Errno) -> Error {
+    Error::new(errno, "memory for requests in flight")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::rc::Rc;
+    use vellum_sys::crash_point::{at_each, copy};
 
     const fn with(detail: u64) -> Mark {
         Mark { detail, place: 100 + detail }
@@ -327,5 +326,57 @@ mod tests {
         assert!(third.has_begun(place));
         third.end(0, 12 | UNIQUE_RESEND);
         assert!(!third.has_begun(place));
+    }
+
+    /// What a death now leaves, as its successor knows it: the detail of a request that was begun, and a promise.
+    fn left(inflight: &Inflight) -> (Replay, Option<AnswerCounts>) {
+        let next = Inflight::open(copy(inflight.descriptor(), c"copy").unwrap()).unwrap();
+        (next.replay(10 | UNIQUE_RESEND), next.take_counts(10 | UNIQUE_RESEND))
+    }
+
+    #[test]
+    fn a_death_at_any_store_leaves_all_of_a_request_or_none() {
+        let made = AnswerCounts { node: Some(NodeId(8)), open: Some((NodeId(8), 1)) };
+        let inflight = Rc::new(Inflight::create().unwrap());
+        // Of an earlier request, nothing of which is to be seen.
+        inflight.begin(0, 8, with(5));
+        inflight.note_counts(0, 8, AnswerCounts { node: Some(NodeId(3)), open: None });
+        inflight.end(0, 8);
+        inflight.has_promised(0);
+        let begun = Replay::Begun(77);
+        let sees = |expected: (Replay, Option<AnswerCounts>)| {
+            let inflight = Rc::clone(&inflight);
+            move || assert_eq!(left(&inflight), expected)
+        };
+        let at = |expected, work: &dyn Fn()| at_each(sees(expected), work).1;
+        let mut points = at((Replay::Fresh, None), &|| inflight.begin(0, 10, with(77)));
+        points += at((begun, None), &|| inflight.note_counts(0, 10, made));
+        points += at((begun, Some(made)), &|| inflight.has_promised(0));
+        points += at((begun, None), &|| inflight.end(0, 10));
+        assert_eq!((points, left(&inflight)), (3 + 4 + 1 + 1, (Replay::Fresh, None)));
+        // A successor that dies while it collects: the next one finds the same.
+        inflight.begin(0, 10, with(77));
+        inflight.note_counts(0, 10, made);
+        let mut points = 0;
+        let mut memory = inflight.descriptor().try_clone_to_owned().unwrap();
+        for _ in 0..2 {
+            let look = {
+                let own = memory.try_clone().unwrap();
+                let mut looks = 0;
+                move || {
+                    looks += 1;
+                    // A look at each of what is only zeros takes long.
+                    if looks % 97 == 0 || looks > HALF {
+                        let next = Inflight::open(copy(&own, c"copy").unwrap()).unwrap();
+                        assert_eq!(next.replay(10 | UNIQUE_RESEND), begun, "store {looks}");
+                        assert_eq!(next.take_counts(10 | UNIQUE_RESEND), Some(made), "store {looks}");
+                    }
+                }
+            };
+            let (next, more) = at_each(look, || Inflight::open(memory).unwrap());
+            points += more;
+            memory = next.descriptor().try_clone_to_owned().unwrap();
+        }
+        assert!(points > 2 * HALF, "{points} stores");
     }
 }

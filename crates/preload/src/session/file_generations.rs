@@ -7,10 +7,7 @@ use crate::shim::raw;
 use crate::thresholds::generations::{ASKED as ASKED_MAX, KNOWN as KNOWN_MAX};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
-
-/// The form of the memory, as `file_generations.rs` of the union has it.
-const MEMORY_MAGIC: u64 = 0x7665_6c6c_6765_0001;
-const HEADER: usize = 512;
+use vellum_ring::memory::{GENERATIONS, GENERATIONS_ID, HEADER};
 
 /// Why a descriptor is not mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +101,7 @@ fn keep(fd: i32, id: u64) {
         return;
     }
     let Some(base) = raw::map_file(fd, bytes) else { return };
-    if read(base) != MEMORY_MAGIC || read(base + 8) != id {
+    if read(base) != GENERATIONS || read(base + GENERATIONS_ID * 8) != id {
         return raw::unmap(base, bytes);
     }
     place.base.store(base, Relaxed);

@@ -68,7 +68,7 @@ pub fn run(
     if let Some(work) = &mut made {
         work.is_ours = true;
     }
-    let union = tree::build_kept(&config, layers, tree::PersistentMemory::default())?;
+    let union = tree::build(&config, layers, |_| {})?;
     let result = union
         .flatten(Extent::ALL, watch)
         .map_err(|e| Failure::system(format!("upper layer {shown}")).because(e));

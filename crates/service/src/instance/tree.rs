@@ -7,32 +7,14 @@ use crate::layers::Layers;
 use crate::layers::source::LayerSource;
 use crate::process::{boot_id, node_memory};
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
-use vellum_union::{
-    Budget, DURABLE, Extent, Generations, Ledger, Mappable, Run, Squash, Union, UnionConfig, UpperConfig,
-};
-use vellum_vfs::{Errno, Export, NodeId, Result};
+use vellum_union::{Budget, DURABLE, Extent, Mappable, Squash, Union, UnionConfig, UpperConfig};
+use vellum_vfs::{Errno, NodeId, Result};
 
 /// Hundredths of a filesystem that are left free by what nobody has asked for.
 const SPARE: u64 = 5;
 /// So much may wait to be written when somebody else wants the layer: a sync cannot be interrupted, and keeps the layer busy.
 const SYNCED_AFTER: u64 = 4 << 20;
-
-/// Memory that outlives the process.
-#[derive(Default)]
-pub struct PersistentMemory {
-    /// Where node ids are written down for a successor.
-    pub ledger: Option<Arc<Ledger>>,
-    /// Where clients see that a file may have become shorter.
-    pub generations: Option<Arc<Generations>>,
-    /// The log of what is to be written of the upper layer, which a predecessor has left.
-    pub dirty: Option<OwnedFd>,
-    /// What bits of blocks name that are not durable, where they are as good as that log.
-    pub run: Option<Run>,
-    /// The upper layer's face by which its files may be handed out to programs.
-    pub export: Option<Arc<dyn Export>>,
-}
 
 /// What all trees of the process keep open: it has one limit of descriptors, which has been raised before.
 fn handles() -> Arc<Budget> {
@@ -41,11 +23,11 @@ fn handles() -> Arc<Budget> {
     Arc::clone(HANDLES.get_or_init(new))
 }
 
-/// Makes the tree of `layers`, with memory that a successor of the process goes on with, or that a predecessor has left.
-pub fn build_kept(
+/// Makes the tree of `layers`; `further`: what it has of the process.
+pub fn build(
     config: &Config,
     layers: Layers,
-    kept: PersistentMemory,
+    further: impl FnOnce(&mut UnionConfig),
 ) -> std::result::Result<Union, Failure> {
     let mut wanted = UnionConfig {
         nodes: Arc::clone(node_memory::limit()),
@@ -66,9 +48,6 @@ pub fn build_kept(
         static_nlink: config.static_nlink,
         no_xattr: config.no_xattrs,
         no_acl: config.no_acl,
-        ledger: kept.ledger,
-        generations: kept.generations,
-        export: kept.export,
         handles: handles(),
         ..UnionConfig::new()
     };
@@ -88,12 +67,12 @@ pub fn build_kept(
     // process.
     let is_far = |upper: &LayerSource| upper.ceph().is_some() || upper.zoned().is_some();
     let far = config.written().is_some_and(|(upper, _)| is_far(upper));
-    // What is written behind is found in a log, and not without.
-    wanted.run = kept.run.or_else(|| if far { Some(DURABLE) } else { boot_id::run() });
+    wanted.run = if far { Some(DURABLE) } else { boot_id::run() };
     wanted.sidecars = far || config.block_map == BlockMap::Sidecar;
     if let Some(timeout) = config.timeout {
         wanted.ttl = timeout;
     }
+    further(&mut wanted);
     Union::new(wanted).map_err(|e| match e.errno() {
         Errno::INVAL => Failure::input(e.to_string()),
         _ => Failure::system("cannot read the layers").because(e),

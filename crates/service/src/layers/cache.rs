@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use vellum_branch::{DataCacheBranch, SETTLE};
-use vellum_cache::{DEPTH, Kind, PredecessorFds, Room, Shared, SlabMemory};
+use vellum_cache::{DEPTH, PredecessorFds, Room, S3Fifo, Shared, SlabMemory};
 use vellum_sys::InheritedFds;
 use vellum_vfs::Branch;
 
@@ -46,11 +46,8 @@ impl Room for CgroupRoom {
 impl PredecessorCache {
     /// Goes on with a predecessor's cache, which may hold so many bytes now. Before any mount is in one.
     pub(crate) fn take(inherited: &mut InheritedFds, bytes: u64) -> Option<Self> {
-        let mut of_kind = |name: &std::ffi::CStr| {
-            let wanted = format!("/memfd:{} (deleted)", name.to_string_lossy());
-            inherited.take_all(|link| link == wanted)
-        };
-        let (records, files) = (of_kind(SlabMemory::RECORDS), of_kind(SlabMemory::FILES));
+        let [records, files] =
+            [SlabMemory::RECORDS, SlabMemory::FILES].map(|name| inherited.take_memories(name));
         let numbered = |file: OwnedFd| (file.as_raw_fd(), file);
         let left = PredecessorFds { records, files: files.into_iter().map(numbered).collect() };
         let cache = Shared::gone_on(config(bytes), left, DEPTH, Some(Box::new(CgroupRoom)));
@@ -73,7 +70,7 @@ impl PredecessorCache {
 
 fn config(bytes: u64) -> vellum_cache::Config {
     let files = usize::try_from(vellum_sys::descriptor_limit() / DESCRIPTORS).unwrap_or(usize::MAX);
-    vellum_cache::Config { capacity: bytes, files, policy: Kind::default() }
+    vellum_cache::Config { capacity: bytes, files, policy: S3Fifo::queue }
 }
 
 fn not_kept(error: &rustix::io::Errno) {

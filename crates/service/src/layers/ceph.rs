@@ -25,7 +25,7 @@ use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use vellum_branch::{
     CephAccess, CephClient, CephLineage, CephRefusal, CephSetup, CephTrouble, ceph_clients, load_ceph,
     on_expulsion,
@@ -243,10 +243,7 @@ pub(crate) fn load() {
 /// Waits, but not for long, until the clusters know that this process ends. Clients are let go by the last of several threads, and one that
 /// goes without a word is waited for.
 pub(crate) fn leave() {
-    let end = Instant::now() + LEAVING;
-    while ceph_clients() > 0 && Instant::now() < end {
-        std::thread::sleep(LOOK);
-    }
+    vellum_sys::wait_until(LEAVING, LOOK, || ceph_clients() == 0);
 }
 
 fn refused(refusal: &CephRefusal) -> Failure {

@@ -18,7 +18,7 @@ use crate::config::{Config, LayerWriters};
 use crate::failure::Failure;
 use crate::layers::lock::{DirLock, PREDECESSOR_WAIT};
 use crate::layers::source::LayerSource;
-use crate::mounts::mountpoint::mounts;
+use crate::mounts::mountpoint::{Mount, mounts};
 use crate::store_door;
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, StatVfsMountFlags, StatxFlags};
 use rustix::io::Errno;
@@ -265,7 +265,7 @@ pub(crate) fn open_beside(
         }
     }
     let mapped = !config.uid_map.is_identity() || !config.gid_map.is_identity();
-    let table = if mapped { std::fs::read("/proc/self/mountinfo").unwrap_or_default() } else { Vec::new() };
+    let table = if mapped { mounts("self") } else { Vec::new() };
     for lower in &config.lowers {
         let Some(path) = lower.directory() else {
             let lower = open_far_lower(lower, &layers)?;
@@ -370,10 +370,10 @@ fn see(option: &str, path: &Path) -> Result<ResolvedDir, Failure> {
 
 /// The directory `seen` by way of another mount, when its own maps ids. podman 4 maps the ids of lower layers by their
 /// mount *and* asks us to; done twice, no id would be left.
-fn unmapped(seen: &ResolvedDir, table: &[u8]) -> Option<ResolvedDir> {
-    let own = mounts(table).find(|mount| mount.id == seen.mount && mount.is_idmapped())?;
+fn unmapped(seen: &ResolvedDir, table: &[Mount]) -> Option<ResolvedDir> {
+    let own = table.iter().find(|mount| mount.id == seen.mount && mount.is_idmapped())?;
     let inner = own.root.join(seen.path.strip_prefix(&own.point).ok()?);
-    mounts(table).filter(|mount| mount.device == own.device && !mount.is_idmapped()).find_map(|mount| {
+    table.iter().filter(|mount| mount.device == own.device && !mount.is_idmapped()).find_map(|mount| {
         let path = mount.point.join(inner.strip_prefix(&mount.root).ok()?);
         see("lowerdir", &path).ok().filter(|plain| is_same(plain, seen) && plain.mount == mount.id)
     })

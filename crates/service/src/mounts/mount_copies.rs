@@ -37,7 +37,7 @@ impl fmt::Display for MountCopy {
 impl MountCopy {
     /// A filesystem by its device, as MAJOR:MINOR. None: nobody else has it mounted, as far as this process may see.
     #[must_use]
-    pub fn of_device(device: &[u8]) -> Option<Self> {
+    pub fn of_device(device: &str) -> Option<Self> {
         let own = fs::read_link("/proc/self/ns/mnt").ok();
         let mut seen: HashSet<PathBuf> = own.into_iter().collect();
         processes().find_map(|process| {
@@ -45,8 +45,7 @@ impl MountCopy {
             if !seen.insert(namespace) {
                 return None;
             }
-            let table = fs::read(format!("/proc/{process}/mountinfo")).ok()?;
-            let point = mounts(&table).find(|mount| mount.device == device)?.point;
+            let point = mounts(&process.to_string()).into_iter().find(|mount| mount.device == device)?.point;
             let program = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
             Some(Self { process, program: program.trim_end().to_owned(), point })
         })
@@ -55,9 +54,10 @@ impl MountCopy {
     /// One that a process serves and that is not mounted where that process is any more.
     #[must_use]
     pub fn of_service(process: u32) -> Option<Self> {
-        let table = fs::read(format!("/proc/{process}/mountinfo")).ok()?;
-        let is_here = |device: &Vec<u8>| mounts(&table).any(|mount| mount.device == *device);
-        let mut gone = connections_of(&process.to_string()).into_iter().filter(|device| !is_here(device));
+        let process = process.to_string();
+        let here = mounts(&process);
+        let is_here = |device: &String| here.iter().any(|mount| mount.device == *device);
+        let mut gone = connections_of(&process).into_iter().filter(|device| !is_here(device));
         gone.find_map(|device| Self::of_device(&device))
     }
 

@@ -3,9 +3,10 @@
 
 use crate::failure::Failure;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use vellum_sys::wait_until;
+pub use vellum_sys::{Mount, mounts, parse_mounts, top_mount};
 
 /// The kernel's type of our mounts.
 pub const FS_TYPE: &str = "fuse.vellum";
@@ -56,81 +57,14 @@ fn refused(path: &Path, e: &io::Error) -> Failure {
 
 fn remove_dead(path: &Path) -> Result<(), Failure> {
     let at = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let found = mounts(&table).filter(|mount| mount.point == at).last();
     let e = rustix::io::Errno::NOTCONN.into();
-    match found {
-        Some(mount) if mount.fs_type == FS_TYPE.as_bytes() => {
+    match top_mount(&at) {
+        Some(mount) if mount.fs_type == FS_TYPE => {
             tracing::warn!(mountpoint = %at.display(), "taking away a mount whose service has died");
             crate::mounts::unmount::unmount(&at, true)
         }
         _ => Err(refused(path, &e)),
     }
-}
-
-/// A line of mountinfo.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mount {
-    /// Its id, as statx(2) states it.
-    pub id: u64,
-    /// Device of its filesystem, as MAJOR:MINOR.
-    pub device: Vec<u8>,
-    /// The directory of its filesystem that is mounted.
-    pub root: PathBuf,
-    /// Where it is mounted.
-    pub point: PathBuf,
-    /// Its filesystem's type.
-    pub fs_type: Vec<u8>,
-    pub source: Vec<u8>,
-    /// Options of the mount, then of the filesystem.
-    pub options: [Vec<u8>; 2],
-}
-
-/// The mounts that the text of /proc/PID/mountinfo lists, in their order; lines that cannot be read are left out.
-pub fn mounts(table: &[u8]) -> impl Iterator<Item = Mount> + '_ {
-    table.split(|byte| *byte == b'\n').filter_map(|line| {
-        // ID PARENT MAJOR:MINOR ROOT POINT OPTIONS [FIELDS...] - TYPE SOURCE OPTIONS
-        let mut fields = line.split(|byte| *byte == b' ');
-        let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
-        let device = fields.nth(1)?.to_vec();
-        let root = path(fields.next()?);
-        let point = path(fields.next()?);
-        let own = fields.next()?.to_vec();
-        fields.find(|field| *field == b"-")?;
-        let fs_type = fields.next()?.to_vec();
-        let source = unescape(fields.next()?);
-        let fs = fields.next().unwrap_or_default().to_vec();
-        Some(Mount { id, device, root, point, fs_type, source, options: [own, fs] })
-    })
-}
-
-impl Mount {
-    /// Whether ids are mapped by the mount itself.
-    #[must_use]
-    pub fn is_idmapped(&self) -> bool {
-        self.options[0].split(|byte| *byte == b',').any(|option| option == b"idmapped")
-    }
-}
-
-fn path(field: &[u8]) -> PathBuf {
-    std::ffi::OsStr::from_bytes(&unescape(field)).into()
-}
-
-/// The kernel writes blanks and backslashes as three octal digits.
-fn unescape(field: &[u8]) -> Vec<u8> {
-    let mut plain = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((byte, after)) = rest.split_first() {
-        let octal = match (byte, after) {
-            (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', ..]) => {
-                Some((a - b'0') * 64 + (b - b'0') * 8 + (c - b'0'))
-            }
-            _ => None,
-        };
-        plain.push(octal.unwrap_or(*byte));
-        rest = if octal.is_some() { after.get(3..).unwrap_or_default() } else { after };
-    }
-    plain
 }
 
 /// Where the FUSE filesystems are mounted whose connections a process (its number, or `self`) holds: by the numbers of the connections,
@@ -139,17 +73,17 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 #[must_use]
 pub fn held_by(process: &str) -> Vec<PathBuf> {
     let connections = connections_of(process);
-    let table = std::fs::read(format!("/proc/{process}/mountinfo")).unwrap_or_default();
-    mounts(&table).filter(|mount| connections.contains(&mount.device)).map(|mount| mount.point).collect()
+    let held = mounts(process).into_iter().filter(|mount| connections.contains(&mount.device));
+    held.map(|mount| mount.point).collect()
 }
 
 /// The FUSE connections that a process holds, as the devices that their filesystems have.
-pub(super) fn connections_of(process: &str) -> Vec<Vec<u8>> {
+pub(super) fn connections_of(process: &str) -> Vec<String> {
     let held = std::fs::read_dir(format!("/proc/{process}/fdinfo")).into_iter().flatten().flatten();
     let texts = held.filter_map(|entry| std::fs::read_to_string(entry.path()).ok());
     let device = |text: String| {
         let number = text.lines().find_map(|line| line.strip_prefix("fuse_connection:"))?;
-        Some(format!("0:{}", number.trim()).into_bytes())
+        Some(format!("0:{}", number.trim()))
     };
     texts.filter_map(device).collect()
 }
@@ -157,44 +91,18 @@ pub(super) fn connections_of(process: &str) -> Vec<Vec<u8>> {
 /// Waits until a process has closed its last descriptor of the connection with this number, but not for ever: false then.
 #[must_use]
 pub fn is_let_go(process: u32, connection: &str, patience: Duration) -> bool {
-    let end = Instant::now() + patience;
     let is_it = |text: String| {
         text.lines().any(|line| line.strip_prefix("fuse_connection:").is_some_and(|n| n.trim() == connection))
     };
-    loop {
+    wait_until(patience, Duration::from_millis(1), || {
         let held = std::fs::read_dir(format!("/proc/{process}/fdinfo")).into_iter().flatten().flatten();
-        if !held.filter_map(|entry| std::fs::read_to_string(entry.path()).ok()).any(is_it) {
-            return true;
-        }
-        if Instant::now() > end {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
+        !held.filter_map(|entry| std::fs::read_to_string(entry.path()).ok()).any(is_it)
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn mountinfo_is_read() {
-        let table = b"36 35 0:50 / /mnt/a\\040b rw,noatime shared:1 - fuse.vellum over\\134lay rw,user_id=0\nrubbish\n";
-        let found: Vec<_> = mounts(table).collect();
-        assert!(!found[0].is_idmapped());
-        assert_eq!(
-            found,
-            [Mount {
-                id: 36,
-                device: b"0:50".to_vec(),
-                root: "/".into(),
-                point: "/mnt/a b".into(),
-                fs_type: b"fuse.vellum".to_vec(),
-                source: b"over\\lay".to_vec(),
-                options: [b"rw,noatime".to_vec(), b"rw,user_id=0".to_vec()],
-            }]
-        );
-    }
 
     #[test]
     fn what_is_no_directory_is_bad_input() {

@@ -10,16 +10,14 @@ use std::os::fd::OwnedFd;
 use vellum_sys::InheritedFds;
 use vellum_union::Ledger;
 
-/// How /proc shows a ledger.
-const LEDGER: &str = "/memfd:vellum-ledger (deleted)";
 /// The number of `/dev/fuse`.
 const DEVICE: (u32, u32) = (10, 229);
 
 /// Ends all connections among what a predecessor had open.
 pub(super) fn end_all(mut inherited: InheritedFds) {
-    let ledgers = inherited.take_all(|link| link == LEDGER);
+    let ledgers = inherited.take_memories(Ledger::MEMORY.name);
     // By what it is: its name is another one where it was opened from another tree.
-    let devices: Vec<OwnedFd> = inherited.take_all(|_| true).into_iter().filter(is_device).collect();
+    let devices: Vec<OwnedFd> = inherited.take_rest().into_iter().filter(is_device).collect();
     end(&devices, ledgers);
 }
 

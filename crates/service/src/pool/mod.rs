@@ -5,17 +5,19 @@
 //! (`single_mount`) is a pool of one without sockets. A *supervisor* (`supervisor`; `pool_server` for a pool) is the service's parent and shares its
 //! table of descriptors: when the service dies, whatever it dies of, every descriptor stays open in the supervisor, so no mount ends; the
 //! next service finds in them what the last one was serving (`mount_record`), takes the nodes from the ledger, and has the kernel send
-//! again what had not been answered. An *heir* does for the supervisor what the supervisor does for the service.
+//! again what had not been answered. A *standby* does for the supervisor what the supervisor does for the service.
 
 mod abort;
 mod format;
 mod handout_mounts;
 mod mount_client;
+mod mount_memory;
 mod mount_record;
 mod new_mount;
 mod pool_server;
 mod pool_service;
 mod resume;
+mod short_lives;
 mod single_mount;
 mod sockets;
 mod supervisor;
@@ -35,10 +37,10 @@ pub use sockets::{
 };
 pub use wire::Status;
 
-/// Version of everything that one service leaves to the next: mount records, ledgers, generations, requests in flight.
-pub const FORMAT: u32 = 17;
+/// Version of everything that one service leaves to the next: mount records and the memory that they name.
+pub const FORMAT: u32 = 18;
 
-/// What supervisors and heirs are called in lists of processes.
+/// What supervisors and standbys are called in lists of processes.
 pub const KEEPERS: [&str; 2] = ["vellum-keeper", "vellum-standby"];
 
 /// Exit status of a service that is to be replaced.
@@ -50,7 +52,5 @@ const AT_ONCE: i32 = 66;
 /// Of one whose client a cluster has expelled.
 pub(crate) const EXPELLED: i32 = 67;
 
-// Signal numbers as on every architecture of Linux that we build for.
-const SIGHUP: i32 = 1;
-/// Those that ask for the end: SIGHUP, SIGINT, SIGTERM.
-const ENDING: [i32; 3] = [SIGHUP, 2, 15];
+/// Those that ask for the end.
+const ENDING: [i32; 3] = [libc::SIGHUP, libc::SIGINT, libc::SIGTERM];

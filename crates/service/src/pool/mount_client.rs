@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use vellum_sys::wait_for;
 
 /// How often a mount is tried when the service dies over it.
 const ATTEMPTS: u32 = 4;
@@ -178,46 +179,121 @@ fn status(service: &mut UnixStream) -> io::Result<Status> {
     }
 }
 
+/// Talks to the service at a socket, anew with its successor when it dies meanwhile. None: there is none.
+fn converse<T>(
+    socket: &Path,
+    mut talk: impl FnMut(&mut UnixStream) -> io::Result<T>,
+) -> io::Result<Option<T>> {
+    let end = Instant::now() + START_MAX;
+    loop {
+        let Ok(mut service) = connect(socket) else { return Ok(None) };
+        match talk(&mut service) {
+            Ok(said) => return Ok(Some(said)),
+            Err(e) if is_death(&e) && Instant::now() < end => std::thread::sleep(LOOK),
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// Whether a connection has failed because who was at its other end is no more.
+fn is_death(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), UnexpectedEof | ConnectionReset | BrokenPipe)
+}
+
 /// What the service at a socket says of itself; None: there is none.
 #[must_use]
 pub fn look(socket: &Path) -> Option<Status> {
-    status(&mut connect(socket).ok()?).ok()
+    converse(socket, status).ok().flatten()
 }
 
 /// Has the service at a socket replaced by a new one, of the program as it is on disk; returns what that says of itself. None: there
 /// is no service.
 pub fn restart(socket: &Path) -> Result<Option<Status>, Failure> {
-    let Some(before) = look(socket) else { return Ok(None) };
-    // Before anything has ended: a program that cannot go on would lose every mount.
-    format::agree(Path::new(&before.program), before.format)?;
-    let failed = |e: io::Error| Failure::system("the pool's service").because(e);
-    let mut service = connect(socket).map_err(failed)?;
-    if let Reply::Failed(failure) = ask(&mut service, &Request::Restart).map_err(failed)? {
-        return Err(failure.context("the pool's service"));
-    }
-    let end = Instant::now() + START_MAX;
-    loop {
-        if let Some(now) = look(socket).filter(|now| now.service != before.service) {
-            return Ok(Some(now));
+    let asked = converse(socket, |service| {
+        let before = status(service)?;
+        // Before anything has ended: a program that cannot go on would lose every mount.
+        if let Err(refused) = format::agree(Path::new(&before.program), before.format) {
+            return Ok(Err(refused));
         }
-        if Instant::now() > end {
-            return Err(Failure::system("the pool's service has not been replaced; see its log"));
-        }
-        std::thread::sleep(LOOK);
-    }
+        Ok(match ask(service, &Request::Restart)? {
+            Reply::Failed(failure) => Err(failure.context("the pool's service")),
+            _ => Ok(before),
+        })
+    });
+    let asked = asked.map_err(|e| Failure::system("the pool's service").because(e))?;
+    let Some(before) = asked.transpose()? else { return Ok(None) };
+    let next = wait_for(START_MAX, LOOK, || look(socket).filter(|now| now.service != before.service));
+    next.map(Some).ok_or_else(|| Failure::system("the pool's service has not been replaced; see its log"))
 }
 
 /// Has the service at a socket end, if it serves nothing, and waits until it has. False: it serves something.
 pub fn stop(socket: &Path) -> Result<bool, Failure> {
-    let end = Instant::now() + START_MAX;
-    loop {
-        let Ok(mut service) = connect(socket) else { return Ok(true) };
-        if let Ok(Reply::Failed(_)) = ask(&mut service, &Request::Stop) {
-            return Ok(false);
-        }
-        if Instant::now() > end {
-            return Err(Failure::system("the pool's service does not end; see its log"));
-        }
-        std::thread::sleep(LOOK);
+    let stopped = wait_for(START_MAX, LOOK, || {
+        let Ok(mut service) = connect(socket) else { return Some(true) };
+        matches!(ask(&mut service, &Request::Stop), Ok(Reply::Failed(_))).then_some(false)
+    });
+    stopped.ok_or_else(|| Failure::system("the pool's service does not end; see its log"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixListener;
+
+    /// Services one after the other: each answers so many requests and dies over the next one.
+    fn services(dir: &Path, lives: &'static [usize]) -> std::path::PathBuf {
+        let (socket, program) = (dir.join("socket"), dir.join("program"));
+        std::fs::write(&program, format!("#!/bin/sh\necho {FORMAT}\n")).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let listener = UnixListener::bind(&socket).unwrap();
+        let bound = socket.clone();
+        std::thread::spawn(move || {
+            for (service, requests) in (1..).zip(lives) {
+                let (mut client, _) = listener.accept().unwrap();
+                for _ in 0..*requests {
+                    let reply = match wire::receive::<Request>(&mut client).unwrap().0 {
+                        Request::Status => Reply::Status(Status {
+                            service,
+                            supervisor: 1,
+                            version: String::new(),
+                            format: FORMAT,
+                            user_namespace: None,
+                            restarts: 0,
+                            program: program.display().to_string(),
+                            mounts: 1,
+                        }),
+                        _ => Reply::Done,
+                    };
+                    wire::send(&mut client, &reply, &[]).unwrap();
+                }
+                let _ = wire::receive::<Request>(&mut client);
+            }
+            let _ = std::fs::remove_file(bound);
+        });
+        socket
+    }
+
+    #[test]
+    fn a_service_that_dies_over_a_question_has_a_successor() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = services(dir.path(), &[0, 0, 1]);
+        assert_eq!(look(&socket).unwrap().service, 3);
+    }
+
+    #[test]
+    fn a_service_that_dies_before_it_is_replaced_is_no_end_of_the_pool() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = services(dir.path(), &[0, 1, 2, 1]);
+        assert_eq!(restart(&socket).unwrap().unwrap().service, 4, "asked after two deaths");
+    }
+
+    #[test]
+    fn the_end_of_the_pool_is_no_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = services(dir.path(), &[0]);
+        assert_eq!(restart(&socket).unwrap(), None);
+        assert_eq!(look(&socket), None);
     }
 }

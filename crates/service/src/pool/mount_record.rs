@@ -1,73 +1,69 @@
-//! What a service leaves to its successor of each mount: a small memory file with the numbers of the descriptors that make it.
+//! What a service leaves to its successor of each mount: a small memory with the numbers of the descriptors that make it.
 
 use super::FORMAT;
 use super::format::{FormatError, parse_text};
+use super::mount_memory::MemoryFds;
 use super::wire::MountRequest;
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::layers::OpenLayers;
 use crate::path_text;
 use parking_lot::Mutex;
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
-use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use vellum_sys::InheritedFds;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use vellum_sys::{InheritedFds, MemoryKind, PersistentMemory};
 
-/// How /proc shows the file. All services that read this format look for this name.
-const LINK: &str = "/memfd:vellum-card (deleted)";
-/// Longest record in bytes.
-const LEN_MAX: usize = 32 << 20;
-/// What is said of one that is there, and says nothing.
-const UNREADABLE: &str = "its record cannot be read";
+/// Where the text begins, in words.
+const TEXT: usize = PersistentMemory::HEADER;
+/// Longest text in words.
+const TEXT_MAX: usize = 4 << 20;
+/// Its memory. Services of all formats look for this name.
+const MEMORY: MemoryKind =
+    MemoryKind { name: c"vellum-card", magic: 0x7665_6c6c_6d72_0001, words: TEXT + 1..=TEXT + TEXT_MAX };
+/// Word with the text's length in bytes; 0: not all of it is there.
+const LEN: usize = 1;
+/// Where the text begins, in bytes.
+const TEXT_AT: u64 = (TEXT * size_of::<u64>()) as u64;
 
 /// A mount that is being served.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct MountRecord {
     format: u32,
-    pub(super) request: MountRequest,
+    request: MountRequest,
     device: RawFd,
     /// Of layers that have one, as [`OpenLayers::all`] has them.
     roots: Vec<RawFd>,
     locks: Vec<RawFd>,
     #[serde(deserialize_with = "path_text::required")]
     handouts: Option<RawFd>,
-    ledger: RawFd,
-    inflight: RawFd,
-    /// None: no program reads from mappings here.
-    #[serde(deserialize_with = "path_text::required")]
-    generations: Option<RawFd>,
-    /// The log of what is to be written of the upper layer. None: it is not written behind.
-    #[serde(deserialize_with = "path_text::required")]
-    pub(super) dirty: Option<RawFd>,
+    pub(super) memory: MemoryFds<RawFd>,
     /// What has been agreed on with the kernel.
     pub(super) negotiated: [u64; 9],
 }
 
 /// What a record leads to.
 pub(super) struct RecordedMount {
-    pub(super) record: MountRecord,
+    pub(super) request: MountRequest,
+    pub(super) negotiated: [u64; 9],
     pub(super) device: OwnedFd,
     pub(super) layers: OpenLayers,
     pub(super) handouts: Option<OwnedFd>,
-    pub(super) ledger: OwnedFd,
-    pub(super) inflight: OwnedFd,
-    pub(super) generations: Option<OwnedFd>,
-    pub(super) dirty: Option<OwnedFd>,
-    /// The record itself, to be held as long as the mount is served.
-    pub(super) written: OwnedFd,
+    pub(super) memory: MemoryFds<OwnedFd>,
+    pub(super) file: RecordFile,
 }
 
 impl MountRecord {
-    /// Takes the numbers down; what the kernel agrees to comes later.
+    /// Without what the kernel agrees to, and what is made of the layers: that comes later.
     pub(super) fn new(
         request: MountRequest,
         device: &impl AsRawFd,
         layers: &OpenLayers,
         locks: &[OwnedFd],
         handouts: Option<RawFd>,
-        (ledger, inflight, generations): (RawFd, RawFd, Option<RawFd>),
+        memory: MemoryFds<RawFd>,
     ) -> Self {
         let number = |fd: &OwnedFd| fd.as_raw_fd();
         Self {
@@ -77,33 +73,32 @@ impl MountRecord {
             roots: layers.roots().map(number).collect(),
             locks: locks.iter().map(number).collect(),
             handouts,
-            ledger,
-            inflight,
-            generations,
-            dirty: None,
+            memory,
             negotiated: [0; 9],
         }
     }
 
-    /// Writes it on a blank one, where a successor finds it until the descriptor is closed.
-    pub(super) fn write(&self, blank: &OwnedFd) -> Result<(), Failure> {
-        let text = serde_json::to_vec(self).map_err(failed)?;
-        // One write: a successor finds all of it or nothing.
-        match rustix::io::pwrite(blank, &text, 0) {
-            Ok(len) if len == text.len() => Ok(()),
-            Ok(_) => Err(failed(io::Error::other("it is cut off"))),
-            Err(e) => Err(failed(e)),
+    /// Writes it down. A successor finds all of it or nothing, until the memory is closed.
+    fn write(&self) -> Result<PersistentMemory, Failure> {
+        fn failed(why: impl std::error::Error) -> Failure {
+            Failure::system("memory for a record").because(why)
         }
+        let text = serde_json::to_vec(self).map_err(failed)?;
+        let words = TEXT + text.len().div_ceil(size_of::<u64>());
+        let memory = PersistentMemory::create(&MEMORY, words).map_err(failed)?;
+        memory.write(&text, TEXT_AT).map_err(failed)?;
+        memory.store(LEN, text.len() as u64, Release);
+        Ok(memory)
     }
 }
 
-/// The record of a mount that is being served.
+/// The record of a mount, which a successor finds as long as it is there.
 #[derive(Debug)]
-pub(crate) struct RecordFile(Mutex<Option<OwnedFd>>);
+pub(crate) struct RecordFile(Mutex<Option<PersistentMemory>>);
 
 impl RecordFile {
-    pub(super) const fn new(written: OwnedFd) -> Self {
-        Self(Mutex::new(Some(written)))
+    pub(super) fn create(record: &MountRecord) -> Result<Self, Failure> {
+        Ok(Self(Mutex::new(Some(record.write()?))))
     }
 
     /// A successor finds another weight. Nothing is done where the mount has ended.
@@ -112,11 +107,8 @@ impl RecordFile {
         let Some(old) = written.as_ref() else { return Ok(()) };
         let Some(mut record) = read(old)? else { return Ok(()) };
         record.request.config.weight = Some(weight);
-        // A second one, for a write of more than a page can be cut off by a death. Of two the successor takes either: the other one's
-        // connection has been taken by then.
-        let new = blank()?;
-        record.write(&new)?;
-        *written = Some(new);
+        // A second one. Of two the successor takes either: the other one's connection has been taken by then.
+        *written = Some(record.write()?);
         Ok(())
     }
 
@@ -126,20 +118,11 @@ impl RecordFile {
     }
 }
 
-/// A record with nothing on it.
-pub(super) fn blank() -> Result<OwnedFd, Failure> {
-    memfd_create(c"vellum-card", MemfdFlags::CLOEXEC).map_err(failed)
-}
-
-fn failed(why: impl std::error::Error) -> Failure {
-    Failure::system("memory for a record").because(why)
-}
-
 /// Takes all that the predecessor was serving out of what it had open. False: of something it cannot be told what it is.
 pub(super) fn find(inherited: &mut InheritedFds) -> (Vec<RecordedMount>, bool) {
     let mut found = Vec::new();
     let mut all = true;
-    for written in inherited.take_all(|link| link == LINK) {
+    for written in inherited.take_memories(MEMORY.name) {
         match look_at(written, inherited) {
             Ok(one) => found.extend(one),
             Err(failure) => {
@@ -153,28 +136,39 @@ pub(super) fn find(inherited: &mut InheritedFds) -> (Vec<RecordedMount>, bool) {
 
 /// What a record leads to; None: nothing is left to serve.
 fn look_at(written: OwnedFd, inherited: &mut InheritedFds) -> Result<Option<RecordedMount>, Failure> {
-    match read(&written)? {
-        Some(record) => complete(record, written, inherited),
-        // A mount that was being made when the predecessor died: who asked for it gives it up.
+    match open(written)? {
+        Some((record, written)) => complete(record, written, inherited),
         None => Ok(None),
     }
 }
 
-/// None: nothing is written on it yet.
-fn read(written: &OwnedFd) -> Result<Option<MountRecord>, Failure> {
-    let failed = |e| Failure::system(UNREADABLE).because(e);
-    let len = rustix::fs::fstat(written).map_err(failed)?.st_size;
-    let mut text = vec![0; usize::try_from(len).unwrap_or(LEN_MAX).min(LEN_MAX)];
-    let len = rustix::io::pread(written, &mut text, 0).map_err(failed)?;
-    text.truncate(len);
+/// None: the mount was being made when the predecessor died. Who asked for it gives it up.
+fn open(written: OwnedFd) -> Result<Option<(MountRecord, PersistentMemory)>, Failure> {
+    match PersistentMemory::open(&MEMORY, written) {
+        Ok(written) => Ok(read(&written)?.map(|record| (record, written))),
+        Err(Errno::NODATA) => Ok(None),
+        Err(error) => Err(unreadable(error)),
+    }
+}
+
+/// None: it was not written to its end.
+fn read(written: &PersistentMemory) -> Result<Option<MountRecord>, Failure> {
+    let len = written.load(LEN, Acquire);
+    let room = (written.len() - TEXT) * size_of::<u64>();
+    let mut text = vec![0; usize::try_from(len).unwrap_or(room).min(room)];
+    written.read(&mut text, TEXT_AT).map_err(unreadable)?;
     if text.is_empty() { Ok(None) } else { parse(&text).map(Some) }
 }
 
 fn parse(text: &[u8]) -> Result<MountRecord, Failure> {
     parse_text(text).map_err(|why| match why {
         FormatError::Format(format) => Failure::system(format!("its record has format {format}")),
-        FormatError::Unclear(e) => Failure::system(UNREADABLE).because(e),
+        FormatError::Unclear(e) => unreadable(e),
     })
+}
+
+fn unreadable(why: impl std::error::Error) -> Failure {
+    Failure::system("its record cannot be read").because(why)
 }
 
 /// What was mounted according to a record, read as a successor reads it.
@@ -186,7 +180,7 @@ pub fn asked_for(text: &[u8]) -> Result<Config, Failure> {
 
 fn complete(
     record: MountRecord,
-    written: OwnedFd,
+    written: PersistentMemory,
     inherited: &mut InheritedFds,
 ) -> Result<Option<RecordedMount>, Failure> {
     // Without its connection a mount has ended; that is nothing to speak of.
@@ -197,39 +191,39 @@ fn complete(
     let roots = record.roots.iter().map(|number| take(*number)).collect::<Result<Vec<_>, _>>()?;
     let locks = record.locks.iter().map(|number| take(*number)).collect::<Result<Vec<_>, _>>()?;
     let handouts = record.handouts.map(&mut take).transpose()?;
-    let (ledger, inflight) = (take(record.ledger)?, take(record.inflight)?);
-    let generations = record.generations.map(&mut take).transpose()?;
-    let dirty = record.dirty.map(take).transpose()?;
-    if dirty.is_some() != record.request.config.write_behind.is_some() {
+    let memory = record.memory.map(take)?;
+    if memory.log.is_some() != record.request.config.write_behind.is_some() {
         return Err(Failure::system("its record does not say where what is to be written is"));
     }
     let locks = locks.into_iter().map(Into::into).collect();
     let layers = OpenLayers::from_roots(&record.request.config, &mut roots.into_iter(), locks)?;
-    Ok(Some(RecordedMount {
-        record,
-        device,
-        layers,
-        handouts,
-        ledger,
-        inflight,
-        generations,
-        dirty,
-        written,
-    }))
+    let MountRecord { request, negotiated, .. } = record;
+    let file = RecordFile(Mutex::new(Some(written)));
+    Ok(Some(RecordedMount { request, negotiated, device, layers, handouts, memory, file }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pool::mount_memory::MountMemory;
     use serde_json::{Value, json};
     use std::path::Path;
+    use vellum_sys::crash_point::{self, at_each};
+    use vellum_sys::open_descriptors;
 
-    fn record() -> Value {
+    fn record() -> MountRecord {
         let config = Config { lowers: vec![Path::new("/l").into()], ..Config::default() };
-        let layers = OpenLayers::from_roots(&config, &mut blank().into_iter(), Vec::new()).unwrap();
+        let root = std::fs::File::open("/").unwrap();
+        let layers =
+            OpenLayers::from_roots(&config, &mut [root.try_clone().unwrap().into()].into_iter(), vec![]);
+        let layers = layers.unwrap();
         let request = MountRequest::new(&config, "/m".as_ref(), &layers, false);
-        let record = MountRecord::new(request, &blank().unwrap(), &layers, &[], None, (3, 4, None));
-        serde_json::to_value(record).unwrap()
+        let memory = MountMemory::create(true).unwrap().numbers(None);
+        MountRecord::new(request, &root, &layers, &[], None, memory)
+    }
+
+    fn json() -> Value {
+        serde_json::to_value(record()).unwrap()
     }
 
     fn read(record: &Value) -> Result<Config, String> {
@@ -238,24 +232,40 @@ mod tests {
 
     #[test]
     fn what_was_mounted_is_read_from_it() {
-        let config = read(&record()).unwrap();
+        let config = read(&json()).unwrap();
         assert_eq!((config.mountpoint.as_path(), config.lowers.len()), ("/m".as_ref(), 1));
     }
 
+    /// The weights in all records of this process that are of the mount.
+    fn weights(mountpoint: &Path) -> Vec<Option<u16>> {
+        let copies = open_descriptors().into_iter().filter_map(|number| {
+            let path = format!("/proc/self/fd/{number}");
+            let link = std::fs::read_link(&path).ok()?;
+            let is_record = link.as_os_str() == "/memfd:vellum-card (deleted)";
+            let file = is_record.then(|| std::fs::File::open(&path).ok())??;
+            Some(crash_point::copy(file, c"copy").unwrap())
+        });
+        let records = copies.filter_map(|copy| super::open(copy).unwrap());
+        let own = records.filter(|(record, _)| record.request.config.mountpoint == mountpoint);
+        own.map(|(record, _)| record.request.config.weight).collect()
+    }
+
     #[test]
-    fn a_weight_that_changes_is_a_successors_too() {
-        let blank = blank().unwrap();
-        rustix::io::pwrite(&blank, &serde_json::to_vec(&record()).unwrap(), 0).unwrap();
-        let kept = RecordFile::new(blank);
-        kept.weigh(700).unwrap();
-        let weight = |kept: &RecordFile| {
-            let written = kept.0.lock();
-            super::read(written.as_ref().unwrap()).unwrap().unwrap().request.config.weight
+    fn a_death_at_any_moment_leaves_all_of_a_record_or_none() {
+        let mountpoint = Path::new("/of this test");
+        let mut record = record();
+        record.request.config.mountpoint = mountpoint.into();
+        record.request.config.weight = Some(5);
+        let found = |allowed: &'static [&'static [Option<u16>]]| {
+            move || assert!(allowed.contains(&&*weights(mountpoint)), "{:?}", weights(mountpoint))
         };
-        assert_eq!(weight(&kept), Some(700));
-        kept.close();
-        kept.weigh(5).unwrap();
-        assert!(kept.0.lock().is_none());
+        let (file, points) = at_each(found(&[&[]]), || RecordFile::create(&record).unwrap());
+        assert_eq!((points, weights(mountpoint)), (4, vec![Some(5)]));
+        let ((), points) = at_each(found(&[&[Some(5)]]), || file.weigh(700).unwrap());
+        assert_eq!((points, weights(mountpoint)), (4, vec![Some(700)]));
+        file.close();
+        file.weigh(5).unwrap();
+        assert_eq!(weights(mountpoint), []);
     }
 
     #[test]
@@ -266,20 +276,20 @@ mod tests {
 
     #[test]
     fn nothing_may_be_missing_and_nothing_unknown() {
-        for place in ["", "/request"] {
+        for place in ["", "/request", "/memory"] {
             let names: Vec<String> =
-                record().pointer(place).and_then(Value::as_object).unwrap().keys().cloned().collect();
+                json().pointer(place).and_then(Value::as_object).unwrap().keys().cloned().collect();
             for name in names {
-                let mut less = record();
+                let mut less = json();
                 less.pointer_mut(place).and_then(Value::as_object_mut).unwrap().remove(&name);
                 let why = read(&less).unwrap_err();
                 assert!(why.contains(&format!("missing field `{name}`")), "{why}");
             }
-            let mut more = record();
+            let mut more = json();
             more.pointer_mut(place).and_then(Value::as_object_mut).unwrap().insert("new".into(), json!(1));
             assert!(read(&more).unwrap_err().contains("unknown field `new`"));
         }
-        let mut none = record();
+        let mut none = json();
         none["request"]["config"]["lowers"] = json!([]);
         assert!(read(&none).unwrap_err().contains("0 lower layers"));
     }

@@ -1,24 +1,25 @@
 //! A mount that somebody has made and nobody serves yet: its tree, its session, and what a successor will find of it.
 
 use super::handout_mounts::HandoutMounts;
-use super::mount_record::{self, MountRecord};
+use super::mount_memory::MountMemory;
+use super::mount_record::{MountRecord, RecordFile};
 use super::pool_service::Tree;
 use super::wire::MountRequest;
 use crate::config::{Cache, Config, WEIGHT_USUAL};
 use crate::failure::Failure;
 use crate::instance::Instance;
 use crate::instance::inspect::InstanceReport;
-use crate::instance::tree::{self, PersistentMemory};
+use crate::instance::tree;
 use crate::layers::OpenLayers;
 use crate::layers::cache::Member;
 use crate::layers::writeback;
 use crate::mounts::session_setup::{report, session_options};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use vellum_branch::Writeback;
-use vellum_fuse::{FuseMount, Inflight, Session, SessionOptions};
-use vellum_union::{Generations, Ledger, Union};
-use vellum_vfs::Errno;
+use vellum_fuse::{FuseMount, Session, SessionOptions};
+use vellum_union::{Generations, Union};
+use vellum_vfs::Export;
 
 /// A mount that only has to be run.
 pub(super) struct NewMount {
@@ -30,7 +31,7 @@ pub(super) struct NewMount {
 
 /// What is held beside a session.
 pub(super) struct SessionResources {
-    pub(super) record: OwnedFd,
+    pub(super) record: RecordFile,
     pub(super) locks: Vec<OwnedFd>,
     /// None: no program can reach the service.
     pub(super) generations: Option<Arc<Generations>>,
@@ -73,16 +74,15 @@ impl PreparedTree {
 pub(super) fn make(
     request: &MountRequest,
     layers: OpenLayers,
-    mut kept: PersistentMemory,
-    inflight: &Arc<Inflight>,
+    memory: &mut MountMemory,
+    export: Option<Arc<dyn Export>>,
 ) -> Result<PreparedTree, Failure> {
     let config = request.config.clone();
     config.check()?;
     let mut layers = layers.into_branches()?;
-    let left = kept.dirty.take();
+    let left = memory.log.take();
     let writeback =
         config.write_behind.map(|limits| writeback::write(&mut layers, limits, left)).transpose()?;
-    kept.run = writeback.as_ref().map(|writeback| writeback.run());
     let weight = config.weight.unwrap_or(WEIGHT_USUAL);
     let cache = config.cache.map(|cache| Member::new(cache, weight)).transpose()?;
     if let Some((cache, Cache { sharing, .. })) = cache.as_ref().zip(config.cache) {
@@ -90,9 +90,15 @@ pub(super) fn make(
     }
     let locks = std::mem::take(&mut layers.locks).into_iter().map(Into::into).collect();
     let mut options = session_options(&config, &layers);
-    options.inflight = Some(Arc::clone(inflight));
+    options.inflight = Some(Arc::clone(&memory.inflight));
     let report = report(&config, &layers, &options);
-    let tree = tree::build_kept(&config, layers, kept)?;
+    let tree = tree::build(&config, layers, |tree| {
+        tree.ledger = Some(Arc::clone(&memory.ledger));
+        tree.generations = memory.generations.clone();
+        tree.export = export;
+        // What is written behind is found in the log, and not without.
+        tree.run = writeback.as_ref().map(|writeback| writeback.run()).or(tree.run);
+    })?;
     options.allow_idmap &= !tree.hands_out();
     Ok(PreparedTree { config, tree, report, options, locks, cache, writeback })
 }
@@ -115,45 +121,23 @@ impl NewMount {
         let locks: Vec<OwnedFd> = all.by_ref().take(request.locks).collect();
         let handouts = all.by_ref().take(request.handouts.into()).next();
         layers.door = all.by_ref().take(request.door.into()).next();
-        let failed = |e: vellum_vfs::Error| match e.errno() {
-            // Most of it is never touched, but all of it counts.
-            Errno::FBIG => Failure::input(
-                "limit of file size: too low for what the service keeps in memory; raise the hard limit (ulimit -f)",
-            ),
-            _ => Failure::system(e.to_string()),
-        };
-        let ledger = Arc::new(Ledger::create().map_err(failed)?);
-        let inflight = Arc::new(Inflight::create().map_err(failed)?);
-        let generations = programs.then(Generations::create).transpose().map_err(failed)?.map(Arc::new);
-        let blank = mount_record::blank()?;
-        let number = |fd: BorrowedFd<'_>| fd.as_raw_fd();
-        let numbers = (
-            number(ledger.descriptor()),
-            number(inflight.descriptor()),
-            generations.as_deref().map(|generations| number(generations.as_fd())),
-        );
+        let mut memory = MountMemory::create(programs)?;
         // Only what stays open may be named in the record: a successor loses a mount of which a descriptor is missing.
         let root = handouts.as_ref().map(AsRawFd::as_raw_fd);
         let (handouts, export) = handouts.and_then(|root| HandoutMounts::clone_mount(root, request)).unzip();
         let root = root.filter(|_| export.is_some());
-        let mut record = MountRecord::new(request.clone(), &device, &layers, &locks, root, numbers);
-        let kept = PersistentMemory {
-            ledger: Some(ledger),
-            generations: generations.clone(),
-            export,
-            ..PersistentMemory::default()
-        };
-        let made = make(request, layers, kept, &inflight)?;
-        // The tree keeps it open.
-        record.dirty = made.writeback.as_ref().map(|writeback| writeback.memory().as_raw_fd());
+        let mut record =
+            MountRecord::new(request.clone(), &device, &layers, &locks, root, memory.numbers(None));
+        let made = make(request, layers, &mut memory, export)?;
+        record.memory = memory.numbers(made.writeback.as_deref());
         let mountpoint = made.config.mountpoint.clone();
         let instance = PreparedTree::instance(made.tree, made.report, made.cache, made.writeback.as_ref());
         let mounted = FuseMount { device, mountpoint: mountpoint.clone() };
         let session = Session::new(Arc::clone(&instance), mounted, made.options)
             .map_err(|e| Failure::system(format!("mount point {}", mountpoint.display())).because(e))?;
         record.negotiated = session.handle().negotiated().to_numbers();
-        record.write(&blank)?;
-        let beside = SessionResources { record: blank, locks, generations, handouts };
+        let record = RecordFile::create(&record)?;
+        let beside = SessionResources { record, locks, generations: memory.generations, handouts };
         Ok(Self { config: made.config, instance, session, beside })
     }
 }

@@ -33,7 +33,7 @@ pub struct PoolServer {
     restarts: u64,
     /// The number of the family.
     number: u64,
-    /// The heir of that program.
+    /// The standby of that program.
     standby: Option<Pid>,
 }
 
@@ -109,9 +109,9 @@ impl PoolServer {
         open_descriptors().difference(&self.before).copied().collect()
     }
 
-    /// Ends the heir of the program that this one has replaced; it is a child of this process, or nothing is done. It kept all open
+    /// Ends the standby of the program that this one has replaced; it is a child of this process, or nothing is done. It kept all open
     /// until now.
-    fn dismiss_old_heir(&self) {
+    fn dismiss_old_standby(&self) {
         if let Some(standby) = self.standby
             && matches!(waitpid(Some(standby), WaitOptions::NOHANG), Ok(None))
         {
@@ -136,7 +136,7 @@ pub fn supervise(
     let own = pool.own();
     let charge = Pool { pool: &pool, manner };
     let mut family = Supervisor::new(&charge, own, signals, (pool.restarts, pool.number))?;
-    pool.dismiss_old_heir();
+    pool.dismiss_old_standby();
     family.keep()?;
     // Whoever connects from now on finds nobody, and starts another supervisor, which waits for the lock.
     let _ = fs::remove_file(&pool.socket);

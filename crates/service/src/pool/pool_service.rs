@@ -1,12 +1,11 @@
 //! The service: serves all mounts of a pool, or one of its own, those of its predecessor first.
 
 use super::mount_client::user_namespace;
-use super::mount_record::RecordFile;
 use super::new_mount::{NewMount, SessionResources};
 use super::sockets::{self, Listeners};
 use super::supervisor_state::SupervisorState;
 use super::wire::{self, FirstMount, Reply, Request, Status};
-use super::{AT_ONCE, ENDING, FORMAT, REPLACE, SIGHUP, resume};
+use super::{AT_ONCE, ENDING, FORMAT, REPLACE, resume};
 use crate::failure::Failure;
 use crate::instance::Instance;
 use crate::instance::{background_fill, lost_forgets};
@@ -17,6 +16,7 @@ use crate::mounts::flatten_after_unmount;
 use crate::process::daemon::StartupReport;
 use crate::process::node_memory;
 use crate::store_door;
+use libc::SIGHUP;
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -201,7 +201,7 @@ impl PoolService {
         let NewMount { config, instance, mut session, beside } = fresh;
         let SessionResources { record, locks, generations, handouts } = beside;
         instance.served_by(session.handle());
-        let record = Arc::new(RecordFile::new(record));
+        let record = Arc::new(record);
         instance.recorded_by(Arc::clone(&record));
         instance.watch_cache();
         instance.confined_by(self.confined.clone());

@@ -2,11 +2,12 @@
 
 use super::abort;
 use super::handout_mounts::HandoutMounts;
-use super::mount_record::{self, MountRecord, RecordedMount};
+use super::mount_memory::MountMemory;
+use super::mount_record::{self, RecordFile, RecordedMount};
 use super::new_mount::{self, NewMount, PreparedTree, SessionResources};
 use super::pool_service::PoolService;
+use super::wire::MountRequest;
 use crate::failure::Failure;
-use crate::instance::tree::PersistentMemory;
 use crate::layers::OpenLayers;
 use crate::layers::cache::PredecessorCache;
 use crate::layers::ceph;
@@ -15,28 +16,23 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
-use vellum_fuse::{Inflight, Session, SessionParameters, resend};
+use vellum_fuse::{Session, SessionParameters, resend};
 use vellum_sys::InheritedFds;
-use vellum_union::{Generations, Ledger};
 
 /// Time between two attempts to reach a cluster.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// A mount as a predecessor has left it, with everything that belongs to it.
 struct PredecessorMount {
-    record: MountRecord,
+    request: MountRequest,
+    session: SessionParameters,
     device: OwnedFd,
     layers: OpenLayers,
     handouts: Option<OwnedFd>,
-    ledger: Arc<Ledger>,
+    memory: MountMemory,
     /// What the ledger names, by its numbers.
     held: HashMap<RawFd, OwnedFd>,
-    inflight: OwnedFd,
-    generations: Option<OwnedFd>,
-    /// What is to be written.
-    dirty: Option<OwnedFd>,
-    /// The record itself.
-    written: OwnedFd,
+    file: RecordFile,
     /// Held until the mount has it, too.
     warm: Option<PredecessorCache>,
 }
@@ -44,13 +40,13 @@ struct PredecessorMount {
 /// Goes on with what a predecessor was serving.
 pub(super) fn all(service: &Arc<PoolService>, mut inherited: InheritedFds) {
     let (found, all) = mount_record::find(&mut inherited);
-    let caches = found.iter().filter_map(|found| found.record.request.config.cache);
+    let caches = found.iter().filter_map(|found| found.request.config.cache);
     let warm =
         caches.map(|cache| cache.bytes).max().and_then(|bytes| PredecessorCache::take(&mut inherited, bytes));
     for found in found {
-        let end = End::from_record(&found.record, &found.device, &found.ledger);
+        let end = End::new(&found.request, &found.device, &found.memory.ledger);
         let resumed = PredecessorMount::take(found, &mut inherited, warm.as_ref()).and_then(|left| {
-            let on_a_cluster = left.record.request.config.ceph_layers().next().is_some();
+            let on_a_cluster = left.request.config.ceph_layers().next().is_some();
             if on_a_cluster { later(service, left) } else { one(service, left) }
         });
         if let Err(failure) = resumed {
@@ -59,7 +55,7 @@ pub(super) fn all(service: &Arc<PoolService>, mut inherited: InheritedFds) {
     }
     // Now that nothing waits at them any more: further descriptors of the connections, and whatever the predecessor was in the
     // middle of. Connections of mounts that are served lose nothing but what the kernel can ask for again.
-    if all { inherited.close_rest() } else { abort::end_all(inherited) }
+    if all { drop(inherited.take_rest()) } else { abort::end_all(inherited) }
 }
 
 impl PredecessorMount {
@@ -68,35 +64,16 @@ impl PredecessorMount {
         inherited: &mut InheritedFds,
         warm: Option<&PredecessorCache>,
     ) -> Result<Self, Failure> {
-        let RecordedMount {
-            record,
-            device,
-            mut layers,
-            handouts,
-            ledger,
-            inflight,
-            generations,
-            dirty,
-            written,
-        } = found;
+        let RecordedMount { request, negotiated, device, mut layers, handouts, memory, file } = found;
         layers.outlive_their_service()?;
         layers.go_on = true;
-        let ledger = Arc::new(Ledger::open(ledger).map_err(|e| Failure::system(e.to_string()))?);
-        let held = ledger.held().into_iter().filter_map(|fd| Some((fd, inherited.take(fd)?))).collect();
-        let warm = warm.filter(|_| record.request.config.cache.is_some()).cloned();
-        Ok(Self {
-            record,
-            device,
-            layers,
-            handouts,
-            ledger,
-            held,
-            inflight,
-            generations,
-            dirty,
-            written,
-            warm,
-        })
+        let session = SessionParameters::from_numbers(negotiated)
+            .ok_or_else(|| Failure::system("its record says nothing sensible of the connection"))?;
+        let memory = MountMemory::open(memory)?;
+        let held =
+            memory.ledger.held().into_iter().filter_map(|fd| Some((fd, inherited.take(fd)?))).collect();
+        let warm = warm.filter(|_| request.config.cache.is_some()).cloned();
+        Ok(Self { request, session, device, layers, handouts, memory, held, file, warm })
     }
 }
 
@@ -112,7 +89,7 @@ fn later(service: &Arc<PoolService>, left: PredecessorMount) -> Result<(), Failu
     let work = move || {
         let mut said = false;
         let reached = loop {
-            let config = &left.record.request.config;
+            let config = &left.request.config;
             match ceph::reach(config) {
                 Ok(reached) => break reached,
                 Err(_) if !is_connected(&left.device) => return,
@@ -125,7 +102,7 @@ fn later(service: &Arc<PoolService>, left: PredecessorMount) -> Result<(), Failu
             }
             std::thread::sleep(PAUSE);
         };
-        let end = End::from_record(&left.record, &left.device, &left.ledger.descriptor());
+        let end = End::new(&left.request, &left.device, &left.memory.ledger.descriptor());
         if let Err(failure) = one(&again, left) {
             end.report(&failure);
         }
@@ -142,46 +119,21 @@ fn is_connected(device: &OwnedFd) -> bool {
 }
 
 fn one(service: &Arc<PoolService>, left: PredecessorMount) -> Result<(), Failure> {
-    let PredecessorMount {
-        record,
-        device,
-        layers,
-        handouts,
-        ledger,
-        held,
-        inflight,
-        generations,
-        dirty,
-        written,
-        warm,
-    } = left;
-    let failed = |e: vellum_vfs::Error| Failure::system(e.to_string());
-    let negotiated = SessionParameters::from_numbers(record.negotiated)
-        .ok_or_else(|| Failure::system("its record says nothing sensible of the connection"))?;
-    let inflight = Arc::new(Inflight::open(inflight).map_err(failed)?);
-    let generations = generations.map(Generations::open).transpose().map_err(failed)?.map(Arc::new);
-    let (handouts, export) =
-        handouts.and_then(|root| HandoutMounts::clone_mount(root, &record.request)).unzip();
-    let kept = PersistentMemory {
-        ledger: Some(ledger),
-        generations: generations.clone(),
-        dirty,
-        export,
-        ..PersistentMemory::default()
-    };
-    let made = new_mount::make(&record.request, layers, kept, &inflight)?;
+    let PredecessorMount { request, session, device, layers, handouts, mut memory, held, file, warm } = left;
+    let (handouts, export) = handouts.and_then(|root| HandoutMounts::clone_mount(root, &request)).unzip();
+    let made = new_mount::make(&request, layers, &mut memory, export)?;
     drop(warm);
     made.tree.resume(held);
     let mountpoint = Some(made.config.mountpoint.clone());
     let PreparedTree { config, tree, report, options, locks, cache, writeback } = made;
     let instance = PreparedTree::instance(tree, report, cache, writeback.as_ref());
-    let session = Session::from_fd(Arc::clone(&instance), device, negotiated, options, mountpoint);
+    let session = Session::from_fd(Arc::clone(&instance), device, session, options, mountpoint);
     // What had been read and not answered comes again. Before anything is read here, or that would come twice. A connection that
     // has ended has nothing to send.
     if let Err(error) = session.handle().notifier().resend() {
         tracing::debug!(%error, "nothing is sent again");
     }
-    let beside = SessionResources { record: written, locks, generations, handouts };
+    let beside = SessionResources { record: file, locks, generations: memory.generations, handouts };
     service.run(NewMount { config, instance, session, beside })
 }
 
@@ -193,8 +145,8 @@ struct End {
 }
 
 impl End {
-    fn from_record(record: &MountRecord, device: &impl AsFd, ledger: &impl AsFd) -> Self {
-        let mountpoint = record.request.config.mountpoint.to_string_lossy().into_owned();
+    fn new(request: &MountRequest, device: &impl AsFd, ledger: &impl AsFd) -> Self {
+        let mountpoint = request.config.mountpoint.to_string_lossy().into_owned();
         let copy = |of: BorrowedFd<'_>| of.try_clone_to_owned().ok();
         Self { mountpoint, device: copy(device.as_fd()), ledger: copy(ledger.as_fd()) }
     }

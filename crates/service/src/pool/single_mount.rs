@@ -8,7 +8,7 @@ use crate::config::{Config, Profile};
 use crate::failure::Failure;
 use crate::layers::ceph;
 use crate::layers::{self, OpenLayers};
-use crate::mounts::mountpoint::{self, mounts};
+use crate::mounts::mountpoint::{self, mounts, top_mount};
 use crate::mounts::session_setup::{mount_at, settle};
 use crate::process::cpu_idle::online_processors;
 use crate::process::daemon::StartupReport;
@@ -82,7 +82,7 @@ struct Mount<'a> {
     config: &'a Config,
     point: &'a Path,
     /// Device of the filesystem that is mounted, as MAJOR:MINOR.
-    device: Vec<u8>,
+    device: String,
     gift: RefCell<ForeignFds<FirstMount>>,
     /// Those of the layers in the gift, in its order.
     roots: Vec<Identity>,
@@ -106,12 +106,11 @@ impl<'a> Mount<'a> {
         let (written, only_read) = request.roots();
         let roots =
             descriptors.iter().skip(1).take(written + only_read).map(identity).collect::<Result<_, _>>()?;
-        let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-        let device = mounts(&table).filter(|mount| mount.point == point).last();
+        let device = top_mount(&point).map(|mount| mount.device).unwrap_or_default();
         Ok(Self {
             config,
             point,
-            device: device.map(|mount| mount.device).unwrap_or_default(),
+            device,
             gift: RefCell::new(ForeignFds(Some(FirstMount { request, descriptors }))),
             roots,
             pending,
@@ -185,8 +184,7 @@ impl Charge for Mount<'_> {
 
     /// If it is still there: something else may have been mounted in its place.
     fn mountpoints(&self) -> Vec<PathBuf> {
-        let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
         let is_ours = |mount: &mountpoint::Mount| mount.point == self.point && mount.device == self.device;
-        mounts(&table).filter(is_ours).map(|mount| mount.point).collect()
+        mounts("self").into_iter().filter(is_ours).map(|mount| mount.point).collect()
     }
 }

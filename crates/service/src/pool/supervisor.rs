@@ -1,16 +1,17 @@
 //! Three processes that are one service: who serves, who starts another when that has died, and who takes that one's place.
 //!
 //! The *supervisor* keeps everything open that the service has open, and a service alive. It does nothing else, so that there is
-//! little that could go wrong in it: it has one thread, opens nothing, and touches none of the memory that services share. The *heir*
+//! little that could go wrong in it: it has one thread, opens nothing, and touches none of the memory that services share. The *standby*
 //! is a copy of it that sleeps until the supervisor has died, whatever that died of. The service is the supervisor's child and dies
-//! with it, for a service that nobody watches would be one too few; so an heir begins as any supervisor does whose service has died.
+//! with it, for a service that nobody watches would be one too few; so a standby begins as any supervisor does whose service has died.
 //! All have one table of descriptors, so that one of them is enough to keep the mounts.
 
 use super::mount_client::user_namespace;
 use super::pool_service::{self, Orders, ServiceStart};
+use super::short_lives::{Death, PAUSE, SHORT_LIFE, ShortLives};
 use super::sockets::Listeners;
 use super::supervisor_state::SupervisorState;
-use super::{AT_ONCE, ENDING, EXPELLED, FAILED, KEEPERS, REPLACE, SIGHUP, abort};
+use super::{AT_ONCE, ENDING, EXPELLED, FAILED, KEEPERS, REPLACE, abort};
 use crate::failure::Failure;
 use crate::layers::ceph;
 use crate::process::boot_id;
@@ -18,6 +19,7 @@ use crate::process::cpu_idle::online_processors;
 use crate::process::daemon::{self, StartupReport, Word};
 use crate::process::memory_group;
 use crate::sandbox::{self, Plan};
+use libc::{SIGCHLD, SIGHUP, SIGKILL, SIGUSR1, SIGUSR2};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, getpid, getppid, kill_process, pidfd_open,
@@ -34,24 +36,10 @@ use vellum_sys::{
     BlockedSignals, Fork, InheritedFds, close_all_but, find_code, fork, fork_with_descriptors, settle_memory,
 };
 
-// Signal numbers as on every architecture of Linux that we build for.
-const SIGKILL: i32 = 9;
-const SIGUSR1: i32 = 10;
-const SIGUSR2: i32 = 12;
-const SIGCHLD: i32 = 17;
-
-/// A service that lived less than this, and was not killed, died of what it was left.
-const SHORT_LIFE: Duration = Duration::from_secs(1);
-/// So many short lives one after the other, and the supervisor gives up.
-const SHORT_LIVES_MAX: u32 = 10;
-/// So many lives that a kill from outside has ended count as a short one.
-const KILLS_OF_A_LIFE: u32 = 10;
 /// When services are killed for want of memory within so long of each other, they lack it for what they were left.
 const STARVED_LIFE: Duration = Duration::from_secs(60);
 /// So many of them one after the other, and the supervisor gives up.
 const STARVED_LIVES_MAX: u64 = 10;
-/// What it waits longer before each next one.
-const PAUSE: Duration = Duration::from_millis(50);
 
 /// What is served: the part in which a pool and a mount of its own differ.
 pub(super) trait Charge {
@@ -98,7 +86,7 @@ pub(super) trait Charge {
     fn mountpoints(&self) -> Vec<PathBuf>;
 }
 
-/// Supervisor and heir.
+/// Supervisor and standby.
 pub(super) struct Supervisor<'a> {
     pub(super) charge: &'a dyn Charge,
     /// Descriptors that are not the service's.
@@ -114,8 +102,7 @@ pub(super) struct Supervisor<'a> {
     standby: Option<Pid>,
     /// Somebody has asked for the end.
     asked: bool,
-    short_lives: u32,
-    killed_lives: u32,
+    short_lives: ShortLives,
 }
 
 /// How a service has ended.
@@ -155,7 +142,7 @@ impl End {
     }
 }
 
-/// Holds the signals that a supervisor and its heir wait for. The service inherits that.
+/// Holds the signals that a supervisor and its standby wait for. The service inherits that.
 pub(super) fn hold() -> Result<BlockedSignals, Failure> {
     let all: Vec<i32> = ENDING.into_iter().chain([SIGCHLD, SIGUSR1, SIGUSR2]).collect();
     BlockedSignals::hold(&all).map_err(|e| Failure::system("cannot hold signals").because(e))
@@ -183,20 +170,9 @@ impl<'a> Supervisor<'a> {
     ) -> Result<Self, Failure> {
         let board = SupervisorState::create(restarts)?;
         let (word, service) = daemon::word()?;
-        let (standby, asked, short_lives, killed_lives) = (None, false, 0, 0);
-        let mut family = Self {
-            charge,
-            own,
-            signals,
-            board,
-            number,
-            word,
-            service,
-            standby,
-            asked,
-            short_lives,
-            killed_lives,
-        };
+        let (standby, asked, short_lives) = (None, false, ShortLives::default());
+        let mut family =
+            Self { charge, own, signals, board, number, word, service, standby, asked, short_lives };
         family.own.extend([family.word.number(), family.service.number()]);
         family.own.extend(memory_group::watch());
         find_code();
@@ -249,7 +225,7 @@ impl<'a> Supervisor<'a> {
                 End::Done => return Ok(()),
                 End::Failed => return Err(Failure::system("the service could not begin")),
                 End::AtOnce => {
-                    let _ = self.give_up("nobody is waited for");
+                    let _ = self.give_up::<()>("nobody is waited for");
                     return Ok(());
                 }
                 _ if !self.board.has_served() && self.charge.listeners().is_none() => {
@@ -271,17 +247,12 @@ impl<'a> Supervisor<'a> {
                 }
                 End::Expelled => {
                     // However often: what it was left can be served. But a cluster that expels all who come is not asked in a loop.
-                    self.short_lives = 0;
+                    self.short_lives.reset();
                     std::thread::sleep(SHORT_LIFE.saturating_sub(begun.elapsed()));
                     "a cluster expelled the service's client; a successor serves its mounts".to_owned()
                 }
-                End::Killed if self.board.is_serving() => {
-                    // What it was left can be served: only lives one after the other count.
-                    self.short_lives = 0;
-                    "the service was killed; a successor serves its mounts".to_owned()
-                }
-                End::Killed => self.after_a_kill(begun)?,
-                End::Died(how) => self.after_a_short_life(begun, &how)?,
+                End::Killed => self.after_death(Death::Killed, "SIGKILL")?,
+                End::Died(how) => self.after_death(Death::Own, &how)?,
             };
             self.board.count_restart();
             if !how.is_empty() {
@@ -307,43 +278,39 @@ impl<'a> Supervisor<'a> {
                 memory_group::path().display(),
             );
             tracing::error!("{why}");
-            self.give_up(&why)?;
+            return self.give_up(&why);
         }
         std::thread::sleep(PAUSE);
         Ok(true)
     }
 
-    /// A kill from outside says nothing about what the service was left. But where the kernel's kills for want of memory cannot be counted,
-    /// they look like that, and are to end some time.
-    fn after_a_kill(&mut self, begun: Instant) -> Result<String, Failure> {
-        self.killed_lives += 1;
-        if self.killed_lives.is_multiple_of(KILLS_OF_A_LIFE) {
-            return self.after_a_short_life(begun, "it was killed before it could go on");
-        }
-        std::thread::sleep(PAUSE);
-        Ok("the service was killed before it could go on; a successor serves its mounts".to_owned())
-    }
-
-    fn after_a_short_life(&mut self, begun: Instant, how: &str) -> Result<String, Failure> {
-        let short = begun.elapsed() < SHORT_LIFE;
-        self.short_lives = if short { self.short_lives + 1 } else { 0 };
-        if self.short_lives >= SHORT_LIVES_MAX {
-            self.give_up("the service dies as soon as it is started; its mounts end")?;
-        }
-        // At once the first time.
-        std::thread::sleep(PAUSE * self.short_lives.saturating_sub(1));
-        Ok(format!("the service has died ({how}); a new one goes on"))
+    /// Waits until another service may be started, and says what has happened. An error: none is to be.
+    fn after_death(&mut self, death: Death, how: &str) -> Result<String, Failure> {
+        let served = self.board.served_for();
+        let Some(pause) = self.short_lives.count(death, served) else {
+            let why = format!("the service dies as soon as it is started ({how}); its mounts end");
+            tracing::error!("{why}");
+            return self.give_up(&why);
+        };
+        std::thread::sleep(pause);
+        Ok(match death {
+            Death::Own => format!("the service has died ({how}); a successor serves its mounts"),
+            Death::Killed if served.is_none() => {
+                "the service was killed before it served; a successor serves its mounts".to_owned()
+            }
+            Death::Killed => "the service was killed; a successor serves its mounts".to_owned(),
+        })
     }
 
     /// Nobody will serve any more: has the kernel know, before the last descriptors are closed.
-    fn give_up(&mut self, why: &str) -> Result<(), Failure> {
+    fn give_up<T>(&mut self, why: &str) -> Result<T, Failure> {
         if let Ok(last) = self.start(true) {
             let _ = waitpid(Some(last), WaitOptions::empty());
         }
         Err(Failure::system(why))
     }
 
-    /// Sees to it that there is an heir. True in the heir itself, when the supervisor has died.
+    /// Sees to it that there is a standby. True in the standby itself, when the supervisor has died.
     fn start_standby(&mut self) -> bool {
         let mut inherited = false;
         while self.standby.is_none() {
@@ -366,7 +333,7 @@ impl<'a> Supervisor<'a> {
         inherited
     }
 
-    /// What the heir does.
+    /// What the standby does.
     fn sleep_until_death_of(&self, supervisor: Pid) {
         if let Err(e) = set_parent_process_death_signal(Some(Signal::USR1)) {
             tracing::error!("the standby cannot watch the supervisor: {e}");
@@ -384,6 +351,8 @@ impl<'a> Supervisor<'a> {
     /// Starts a service; with `over`, one that only ends what nobody can serve.
     fn start(&self, over: bool) -> Result<Pid, String> {
         let supervisor = getpid();
+        // Here: the service may be killed before its first step.
+        self.board.expect_service();
         match fork_with_descriptors() {
             Ok(Fork::Parent(service)) => Ok(service),
             Ok(Fork::Child) => {

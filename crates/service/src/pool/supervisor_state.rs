@@ -1,11 +1,13 @@
-//! What supervisor, heir and service tell each other: some words, which the service could write nonsense to.
+//! What supervisor, standby and service tell each other: some words, which the service could write nonsense to.
 //!
 //! Nothing depends on them but how the family's own mounts go on.
 
 use crate::failure::Failure;
 use rustix::process::{Pid, getpid};
+use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Release};
+use std::time::Duration;
 use vellum_sys::ForkSharedWords;
 
 /// Words of a board.
@@ -13,9 +15,10 @@ use vellum_sys::ForkSharedWords;
 enum Word {
     /// Number of the process that serves, or is about to.
     Service,
-    /// A service has served: it is known how to go on. Then, whether the one that is there now serves any mount.
+    /// A service has served: it is known how to go on.
     Serves,
-    Serving,
+    /// Since when the one that is there now serves, in milliseconds of the machine's clock; 0: it does not yet.
+    ServingSince,
     /// How many services were before this one.
     Restarts,
     /// The mounts are being taken away.
@@ -52,20 +55,26 @@ impl SupervisorState {
         }
     }
 
+    /// Another service is to be started.
+    pub(super) fn expect_service(&self) {
+        self.set(Word::ServingSince, 0);
+    }
+
     /// This process is the service.
     pub(super) fn begin_service(&self) {
-        self.set(Word::Serving, 0);
         self.set(Word::Service, getpid().as_raw_nonzero().get().unsigned_abs().into());
     }
 
     /// It begins to serve a mount: whoever kills it now does not do so for what it was left.
     pub(super) fn begin_mount(&self) {
-        self.set(Word::Serving, 1);
+        if self.get(Word::ServingSince) == 0 {
+            self.set(Word::ServingSince, now().max(1));
+        }
     }
 
     pub(super) fn now_serving(&self) {
         self.set(Word::Serves, 1);
-        self.set(Word::Serving, 1);
+        self.begin_mount();
     }
 
     /// The service is no more, for certain.
@@ -83,9 +92,10 @@ impl SupervisorState {
         self.get(Word::Serves) != 0
     }
 
-    /// Whether the last one has served a mount.
-    pub(super) fn is_serving(&self) -> bool {
-        self.get(Word::Serving) != 0
+    /// How long the last one has served; None: it has not.
+    pub(super) fn served_for(&self) -> Option<Duration> {
+        let since = Some(self.get(Word::ServingSince)).filter(|&since| since != 0)?;
+        Some(Duration::from_millis(now().saturating_sub(since)))
     }
 
     /// Another service will be there.
@@ -119,6 +129,12 @@ impl SupervisorState {
     }
 }
 
+/// Milliseconds of the machine's clock, which is the same in all processes.
+fn now() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec.unsigned_abs() * 1000 + now.tv_nsec.unsigned_abs() / 1_000_000
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -131,8 +147,20 @@ mod tests {
         for (second, count) in [(7, 2), (66, 3), (125, 4), (185, 1), (186, 2), (900, 1)] {
             assert_eq!(board.count_starved(second, 60), count, "in second {second}");
         }
-        // A supervisor that was killed itself leaves it to its heir.
-        let heirs = board;
-        assert_eq!((heirs.count_starved(901, 60), board.count_starved(902, 60)), (2, 3));
+        // A supervisor that was killed itself leaves it to its standby.
+        let standbys = board;
+        assert_eq!((standbys.count_starved(901, 60), board.count_starved(902, 60)), (2, 3));
+    }
+
+    #[test]
+    fn a_service_serves_from_its_first_mount_on() {
+        let board = SupervisorState::create(0).unwrap();
+        board.begin_mount();
+        std::thread::sleep(Duration::from_millis(30));
+        board.now_serving();
+        assert!(board.served_for() >= Some(Duration::from_millis(29)), "{:?}", board.served_for());
+        board.expect_service();
+        assert_eq!(board.served_for(), None);
+        assert!(board.has_served());
     }
 }

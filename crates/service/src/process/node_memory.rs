@@ -194,11 +194,10 @@ impl Pruner {
                 }
                 rounds += u32::from(at == 0);
                 let before = now;
-                let begin = Instant::now();
-                while now + STEP / 2 > before && begin.elapsed() < PATIENCE {
-                    std::thread::sleep(Duration::from_millis(1));
+                vellum_sys::wait_until(PATIENCE, Duration::from_millis(1), || {
                     now = nodes(trees);
-                }
+                    now + STEP / 2 <= before
+                });
             }
         }
         if now > enough && !std::mem::replace(&mut self.has_said, true) {

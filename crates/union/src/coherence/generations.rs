@@ -10,25 +10,18 @@ use crate::sync::{AtomicU32, AtomicU64, turn};
 use std::hash::{BuildHasher, Hasher};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use vellum_sys::SharedWords;
-use vellum_vfs::{Errno, Error, NodeId, Result};
+use vellum_sys::{MemoryKind, MemoryWord, PersistentMemory, memory};
+use vellum_vfs::{Error, NodeId, Result};
 
-/// A word in memory of several processes, which no checker knows.
-type Word = std::sync::atomic::AtomicU64;
-
-/// First word: says what it is, and in which version.
-const MAGIC: u64 = 0x7665_6c6c_6765_0001;
-/// Word that says which memory it is.
-const ID: usize = 1;
-/// Words before those of slots: a page. The preload library knows this number.
-const HEADER: usize = 512;
+/// Words before those of slots.
+const HEADER: usize = PersistentMemory::HEADER;
 /// What is added when all that was told of a node is over: to the upper half, which nothing else changes.
 const LEFT: u64 = 1 << 32;
 const WORDS: usize = HEADER + MAX_CHUNKS * CHUNK;
 
 /// The numbers of all nodes of a tree.
 pub struct Generations {
-    words: SharedWords,
+    words: PersistentMemory,
 }
 
 /// What a client must know to read a file through a mapping of its own.
@@ -56,36 +49,30 @@ pub(crate) struct FileGeneration {
 }
 
 impl Generations {
+    /// Its memory.
+    pub const MEMORY: MemoryKind =
+        MemoryKind { name: c"vellum-generations", magic: memory::GENERATIONS, words: WORDS..=WORDS };
+
     /// New memory.
     pub fn create() -> Result<Self> {
-        let words = SharedWords::create_sealed(c"vellum-generations", WORDS).map_err(unusable)?;
+        let words = PersistentMemory::create(&Self::MEMORY, WORDS).map_err(unusable)?;
         let id = std::hash::RandomState::new().build_hasher().finish().max(1);
-        let made = Self { words };
-        made.word(ID)?.store(id, Relaxed);
-        made.word(0)?.store(MAGIC, SeqCst);
-        Ok(made)
+        words.store(memory::GENERATIONS_ID, id, SeqCst);
+        Ok(Self { words })
     }
 
-    /// A predecessor's. EINVAL: it is none, or of another version.
+    /// A predecessor's. EBADMSG: it is none, or of another version.
     pub fn open(descriptor: OwnedFd) -> Result<Self> {
-        let opened = Self { words: SharedWords::open(descriptor).map_err(unusable)? };
-        if opened.words.len() != WORDS || opened.word(0)?.load(SeqCst) != MAGIC {
-            return Err(Error::new(Errno::INVAL, "the generations are of another version"));
-        }
-        Ok(opened)
+        PersistentMemory::open(&Self::MEMORY, descriptor).map(|words| Self { words }).map_err(unusable)
     }
 
     /// Which memory it is.
     #[must_use]
     pub fn id(&self) -> u64 {
-        self.words.word(ID).map_or(0, |word| word.load(Relaxed))
+        self.words.load(memory::GENERATIONS_ID, Relaxed)
     }
 
-    fn word(&self, index: usize) -> Result<&Word> {
-        self.words.word(index).ok_or(Error::new(Errno::INVAL, "the generations are too few"))
-    }
-
-    pub(super) fn word_of_node(&self, id: NodeId) -> Option<&Word> {
+    pub(super) fn word_of_node(&self, id: NodeId) -> Option<&MemoryWord> {
         turn();
         let (slot, _) = slot_of(id);
         (slot < MAX_CHUNKS * CHUNK).then(|| self.words.word(HEADER + slot)).flatten()
@@ -94,7 +81,7 @@ impl Generations {
     /// Whoever has mapped the file of a node must not believe his mapping any more.
     pub(crate) fn advance(&self, id: NodeId) {
         if let Some(word) = self.word_of_node(id) {
-            word.fetch_add(1, SeqCst);
+            word.change().fetch_add(1, SeqCst);
         }
     }
 
@@ -104,7 +91,7 @@ impl Generations {
         if let Some(word) = self.word_of_node(id)
             && word.load(Relaxed) != 0
         {
-            word.fetch_add(LEFT, SeqCst);
+            word.change().fetch_add(LEFT, SeqCst);
         }
     }
 }
@@ -116,13 +103,14 @@ impl AsFd for Generations {
     }
 }
 
-fn unusable(errno: Errno) -> Error {
+fn unusable(errno: vellum_vfs::Errno) -> Error {
     Error::new(errno, "memory for generations")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vellum_sys::crash_point::{at_each, copy};
 
     #[test]
     fn numbers_outlive_their_writer_and_only_grow() {
@@ -140,8 +128,30 @@ mod tests {
     }
 
     #[test]
+    fn a_death_at_any_store_leaves_a_number_that_has_only_grown() {
+        let generations = std::rc::Rc::new(Generations::create().unwrap());
+        let (id, node) = (generations.id(), NodeId(7 << 32 | 70_000));
+        let look = {
+            let (generations, mut before) = (std::rc::Rc::clone(&generations), 0);
+            move || {
+                let left = Generations::open(copy(generations.as_fd(), c"copy").unwrap()).unwrap();
+                let now = left.word_of_node(node).unwrap().load(SeqCst);
+                assert!(now >= before && left.id() == id);
+                before = now;
+            }
+        };
+        let ((), points) = at_each(look, || {
+            for _ in 0..3 {
+                generations.advance(node);
+                generations.leave(node);
+            }
+        });
+        assert_eq!(points, 6);
+    }
+
+    #[test]
     fn what_is_none_is_refused() {
-        let words = SharedWords::create(c"test", 512).unwrap();
-        assert!(Generations::open(words.as_fd().try_clone_to_owned().unwrap()).is_err());
+        let other = crate::Ledger::create().unwrap();
+        assert!(Generations::open(other.descriptor().try_clone_to_owned().unwrap()).is_err());
     }
 }

@@ -51,7 +51,7 @@ impl Core {
             return Ok(None);
         }
         let Some(word) = generations.word_of_node(id) else { return Ok(None) };
-        let _ = word.compare_exchange(0, 1, SeqCst, SeqCst);
+        let _ = word.change().compare_exchange(0, 1, SeqCst, SeqCst);
         let generation = word.load(SeqCst);
         // After the word: a swap sets the mark first, then changes the word.
         if node.marks().stale.load(SeqCst) {

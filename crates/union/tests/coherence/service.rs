@@ -2,13 +2,12 @@
 
 use crate::export::Slow;
 use crate::world::{Kernel, Way};
-use rustix::fs::{MemfdFlags, SeekFrom, fstat, ftruncate, memfd_create, seek};
-use rustix::io::{pread, pwrite};
 use std::collections::HashMap;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use vellum_branch::{FaultBranch, FaultExport, FaultPlan, MemoryBranch};
+use vellum_sys::crash_point;
 use vellum_union::{Directory, Generations, Ledger, Profile, Union, UnionConfig, UpperConfig};
 use vellum_vfs::{Branch, Connection, Duties, Filesystem, Handout, NodeId};
 
@@ -74,20 +73,6 @@ impl Service {
     pub fn dies(&self) -> OwnedFd {
         self.life.over.store(true, SeqCst);
         self.life.plan.kill_at_step(0);
-        copied(self.ledger.descriptor())
+        crash_point::copy(self.ledger.descriptor(), c"copy").unwrap()
     }
-}
-
-/// A copy of memory that is mostly empty.
-fn copied(memory: BorrowedFd<'_>) -> OwnedFd {
-    let copy = memfd_create(c"copy", MemfdFlags::CLOEXEC).unwrap();
-    ftruncate(&copy, fstat(memory).unwrap().st_size as u64).unwrap();
-    let mut end = 0;
-    while let Ok(begin) = seek(memory, SeekFrom::Data(end)) {
-        end = seek(memory, SeekFrom::Hole(begin)).unwrap();
-        let mut data = vec![0; (end - begin) as usize];
-        assert_eq!(pread(memory, &mut data[..], begin).unwrap(), data.len());
-        assert_eq!(pwrite(&copy, &data, begin).unwrap(), data.len());
-    }
-    copy
 }

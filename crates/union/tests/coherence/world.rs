@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use vellum_branch::MemoryBranch;
-use vellum_sys::SharedWords;
+use vellum_sys::PersistentMemory;
 use vellum_union::{Generations, Ledger};
 use vellum_vfs::{
     ActiveOperations, Attr, Branch, BranchDir, Context, DirEntry, DirSink, Entry, Errno, Filesystem, Handle,
@@ -94,7 +94,7 @@ pub struct World {
     pub below: NodeId,
     /// The directory of the one below.
     pub lower: NodeId,
-    pub words: SharedWords,
+    pub words: PersistentMemory,
     pub deaf: Option<Deaf>,
     /// How often each name was made, by those who make it only where it is free, less how often it was removed. None: somebody cannot know
     /// whether he has made it.
@@ -210,7 +210,8 @@ impl World {
         let disk = MemoryBranch::new();
         let part = |path: &str| disk.subtree(path).unwrap();
         let generations = Arc::new(Generations::create().unwrap());
-        let words = SharedWords::open(generations.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        let words = generations.as_fd().try_clone_to_owned().unwrap();
+        let words = PersistentMemory::open(&Generations::MEMORY, words).unwrap();
         part("upper").root().set_mode(0o777).unwrap();
         make_lower(&*part("lower/low").root());
         let kernel = Arc::new(Kernel {

@@ -1,12 +1,15 @@
 //! A union whose process is replaced, and what a front holds of it.
 #![allow(dead_code, reason = "each test program uses a part")]
 
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, OsString};
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use vellum_branch::{FaultBranch, FaultPlan, LocalBranch};
+use vellum_sys::crash_point::{at_each, copy};
 use vellum_union::{Budget, Ledger, Profile, Union, UnionConfig, UpperConfig};
 use vellum_vfs::{
     ActiveOperations, Branch, BranchDir, Connection, Context, Duties, Entry, Errno, Error, Filesystem,
@@ -266,9 +269,34 @@ impl World {
         }
     }
 
+    /// Kills the process before a change of its ledger. The ledger that it leaves; None: `work` ended before.
+    pub fn kill_at_store<T>(
+        &mut self,
+        store: usize,
+        work: impl FnOnce(&mut Self) -> T,
+    ) -> (T, Option<OwnedFd>) {
+        let left = Rc::new(RefCell::new(None));
+        let look = {
+            let (left, plan, ledger) = (Rc::clone(&left), Arc::clone(&self.plan), Arc::clone(&self.ledger));
+            let mut stores = 0..store;
+            move || {
+                if stores.next().is_none() && !plan.is_dead() {
+                    plan.kill_at_step(0);
+                    *left.borrow_mut() = Some(copy(ledger.descriptor(), c"copy").unwrap());
+                }
+            }
+        };
+        let (done, _) = at_each(look, || work(self));
+        (done, left.take())
+    }
+
     /// The process is gone, and another begins.
     pub fn replace(&mut self) {
-        let memory = self.ledger.descriptor().try_clone_to_owned().unwrap();
+        self.replace_by(self.ledger.descriptor().try_clone_to_owned().unwrap());
+    }
+
+    /// The process is gone, and another begins with the ledger that it has left.
+    pub fn replace_by(&mut self, memory: OwnedFd) {
         let ledger = Arc::new(Ledger::open(memory).unwrap());
         let union = Arc::new(open(self.dir.path(), &ledger, self.storage, &self.plan));
         std::mem::forget(std::mem::replace(&mut self.union, union));

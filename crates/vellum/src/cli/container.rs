@@ -55,7 +55,7 @@ pub struct RunArgs {
     /// The command's user and group: numbers, or names from the image's /etc/passwd and /etc/group.
     #[arg(short, long, value_name = "USER[:GROUP]")]
     pub user: Option<String>,
-    /// Bind a file or directory of the host into the container. May be repeated.
+    /// Bind a file or directory of the host into the container. Its owners are not mapped. May be repeated.
     #[arg(short, long, value_name = "SRC:DST[:ro]")]
     pub volume: Vec<String>,
     /// Mount the root read-only.
@@ -76,7 +76,8 @@ pub struct RunArgs {
     /// The OCI runtime: crun, runc or a path [default: the first one in PATH].
     #[arg(long, value_name = "PROGRAM")]
     pub runtime: Option<PathBuf>,
-    /// The directory of layers and containers [default: /var/lib/vellum, or vellum in the user's data directory].
+    /// The directory of layers and containers. For a pool with `--uid-range`, everybody must be able to enter it [default: /var/lib/vellum, or vellum in the
+    /// user's data directory].
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
     /// The command and its arguments [default: the image's].
@@ -118,7 +119,7 @@ pub struct CheckpointArgs {
     /// Write the checkpoint to standard output, for `vellum restore --stream` on another host.
     #[arg(long, conflicts_with_all = ["to", "name", "pace", "parent"])]
     pub stream: bool,
-    /// The checkpoint's name [default: the container's]. A complete new checkpoint replaces an old one of this name.
+    /// The checkpoint's name. A complete new checkpoint replaces an old one of this name [default: the container's].
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
     /// Resume the container after the checkpoint; without this option it ends when the checkpoint is on disk.
@@ -204,7 +205,7 @@ pub enum CheckpointsCommand {
         /// The checkpoint's name.
         name: String,
     },
-    /// Delete checkpoints.
+    /// Delete checkpoints. One that others need is refused.
     Delete {
         /// The directory or store of the checkpoints.
         dir: PathBuf,

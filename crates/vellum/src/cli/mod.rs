@@ -36,41 +36,72 @@ pub enum Command {
     /// Mount layers as one tree.
     Mount(MountArgs),
     /// Unmount.
+    ///
+    /// It waits up to two seconds for the services. If another mount namespace has a copy of the mount, the command names a process there.
     #[command(alias = "unmount")]
     Umount(UmountArgs),
     /// Show the layer, the service and the options behind a path of a mount.
+    ///
+    /// It also shows the upper layer's contents, the kernel's features and the sandbox. Only root and the user who mounted may ask, and only outside
+    /// of containers with their own processes.
     Inspect(InspectArgs),
-    /// Check this host: kernel, FUSE, control groups, user namespaces, container engines, stores, mounts. One line each, with a
-    /// remedy. The exit status is 1 when there is a problem.
+    /// Check this host: kernel, FUSE, control groups, user namespaces, container engines, stores, mounts.
+    ///
+    /// It prints one line for each, with a remedy. The exit status is 1 when there is a problem.
     Doctor(DoctorArgs),
-    /// Complete the partial files of an upper layer, or of an engine's store. The layer must not be mounted. An interrupted run continues at
-    /// the next one.
+    /// Complete the partial files of an upper layer, or of an engine's store.
+    ///
+    /// The layer then needs no other layer for its files' contents. Run it before another program reads the layers. The layer must not be mounted.
+    /// An interrupted run continues at the next one. Of a store, such as /var/lib/containers/storage, it completes all layers that are not in use; the
+    /// exit status is 1 if some remain.
     Flatten(FlattenArgs),
-    /// Write all data of mounts to disk, as `sync -f` does on other filesystems; the kernel does not pass `sync -f` to FUSE.
+    /// Write all data of mounts to disk, as `sync -f` does on other filesystems.
+    ///
+    /// The kernel does not pass `syncfs` and `sync` to FUSE servers; they report success without effect.
     Sync(SyncArgs),
     /// Manage pools: limits of tenants for processors, memory and disks.
+    ///
+    /// A pool is a tenant's share of the host. One service serves all mounts of a pool, in control groups of the pool. If the service crashes, its
+    /// supervisor starts another one with all mounts intact. A mount is in a pool by the option `pool=NAME`, or because one of its layers is below a
+    /// `--storage` directory of the pool.
     Pool(PoolArgs),
-    /// Show counts and times of requests.
+    /// Show counts and times of requests since the mount.
     Stats(StatsArgs),
-    /// Show requests continuously.
+    /// Show current rates of requests.
     Top(TopArgs),
     /// Change a mount's weight: its share of the service's data cache.
     Weight(WeightArgs),
-    /// Export metrics of services and pools for Prometheus.
+    /// Export metrics of services and pools for Prometheus, in the OpenMetrics format.
     Metrics(MetricsArgs),
-    /// Share the kernel's page cache among control groups by weight, until a signal ends the command.
+    /// Share the kernel's page cache among control groups by weight.
+    ///
+    /// A signal ends the command, and then all limits are as before.
     Balance(BalanceArgs),
     /// Run a command in a container on a Vellum mount, by crun or runc.
+    ///
+    /// At the end it removes the container, its mount and its changes. Unpacked layers stay, and `--upper` keeps the changes. It needs root, of the host
+    /// or of a user namespace. Most options are those of podman-run(1). With `--pool` the container's programs use the preload library if it is
+    /// installed.
     Run(Box<RunArgs>),
-    /// Show the containers of `vellum run`, also those whose `vellum run` was killed.
+    /// Show the containers of `vellum run`: name, first process, age and state.
+    ///
+    /// The state `no manager` means that the `vellum run` of the container was killed.
     Ps(PsArgs),
-    /// End a container whose `vellum run` was killed, and take its mount and its directory away.
+    /// End containers whose `vellum run` was killed, and remove their mounts and directories.
     Rm(RmArgs),
-    /// Manage stores on zoned devices, files and disks. Checkpoints get zones of their own.
+    /// Manage stores on zoned devices, files and disks.
+    ///
+    /// A store has named objects and a tree of files on a zoned block device, or on a file or disk that is used like one. Checkpoints get zones of
+    /// their own.
     Zoned(ZonedArgs),
     /// Save the memory and files of a container of `vellum run`, podman or containerd, by CRIU and runc.
+    ///
+    /// It needs criu(8) 4.0 or later. The container then ends, unless `--leave-running` is given. If a checkpoint fails, the container continues.
+    ///
     Checkpoint(CheckpointArgs),
     /// Resume a container from a checkpoint, in the foreground like `vellum run`.
+    ///
+    /// The layers below must be the same. Accept a stream only from people to whom you would give a root shell.
     Restore(RestoreArgs),
     /// List, show and delete checkpoints.
     Checkpoints(CheckpointsArgs),
@@ -156,7 +187,9 @@ pub enum Command {
         /// Where, for lists of processes; all that counts is said on standard input.
         mountpoint: Option<OsString>,
     },
-    /// Print a completion script for a shell; `make install` installs those of bash, zsh and fish.
+    /// Print a completion script for a shell.
+    ///
+    /// `make install` installs those of bash, zsh and fish.
     Completions {
         /// The shell.
         shell: Shell,
@@ -184,11 +217,11 @@ pub fn completions(shell: Shell) -> String {
 /// Arguments of `vellum umount`.
 #[derive(Args, Debug)]
 pub struct UmountArgs {
-    /// Detach the mount now, and end it when no program uses it any more.
+    /// Detach the mount from the tree now, and end it when no program uses it any more.
     #[arg(short, long)]
     pub lazy: bool,
     /// Mount points.
-    #[arg(required = true)]
+    #[arg(value_name = "MOUNTPOINT", required = true)]
     pub paths: Vec<PathBuf>,
 }
 
@@ -266,7 +299,8 @@ pub struct BalanceArgs {
 pub struct WeightArgs {
     /// The mount point, or any path in the mount.
     pub mountpoint: PathBuf,
-    /// From 1 to 10000; the default of a mount is 100.
+    /// From 1 to 10000. A new mount has the pool's `--mount-weight`, otherwise 100.
+    #[arg(value_name = "NUMBER")]
     pub weight: String,
 }
 
@@ -325,18 +359,17 @@ pub struct FlattenArgs {
 #[cfg(test)]
 mod tests {
     use super::{Cli, completions};
-    use crate::help::HELP;
+    use crate::help::text;
     use crate::options::argv::SUBCOMMANDS;
     use clap::CommandFactory;
     use clap_complete::Shell;
 
     #[test]
     fn help_names_every_command() {
-        let section = HELP.split("Commands:\n").nth(1).and_then(|rest| rest.split("\n\n").next()).unwrap();
-        let words: Vec<&str> = section
-            .lines()
-            .flat_map(|line| line.trim_start().split("  ").next().unwrap_or_default().split(", "))
-            .collect();
+        let help = text();
+        let section = help.split("Commands:\n").nth(1).and_then(|rest| rest.split("\n\n").next()).unwrap();
+        let words: Vec<&str> =
+            section.lines().flat_map(|line| line.trim_start().split("  ").next()).collect();
         let command = Cli::command();
         let shown = command.get_subcommands().filter(|one| !one.is_hide_set()).map(clap::Command::get_name);
         let missing: Vec<&str> = shown.filter(|name| !words.contains(name)).collect();

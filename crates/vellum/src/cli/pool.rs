@@ -22,7 +22,7 @@ pub enum PoolCommand {
         #[command(flatten)]
         settings: PoolSettings,
     },
-    /// Change a pool's limits, for existing mounts as well.
+    /// Change a pool's limits, many of them for existing mounts as well. The value none removes a limit.
     Set {
         /// The pool's name.
         name: String,
@@ -83,7 +83,7 @@ pub struct PoolSettings {
     /// The processors of its services, e.g. 0-3,8.
     #[arg(long, value_name = "LIST")]
     pub cpuset_cpus: Option<String>,
-    /// The most memory of its services, page cache included, e.g. 2G.
+    /// The most memory of its services, page cache included, e.g. 2G. A service that needs more is killed repeatedly.
     #[arg(long, value_name = "BYTES")]
     pub memory: Option<String>,
     /// Its share of processors and disks, from 1 to 10000 [default: 100].
@@ -101,7 +101,7 @@ pub struct PoolSettings {
     /// The most bytes per second that its services write to the disks of its layers.
     #[arg(long, value_name = "BYTES")]
     pub write_limit: Option<String>,
-    /// The host's user and group ids for its containers; START is their root, e.g. 100000:65536. Pools share no ids.
+    /// The host's user and group ids for its containers; START is their root, e.g. 100000:65536. Pools share no ids. Mounts show owner 0 as START.
     #[arg(long, value_name = "START:COUNT")]
     pub uid_range: Option<String>,
     /// on: its service may connect to Ceph clusters; none: not. For a running pool it takes effect after vellum pool restart.

@@ -1,14 +1,14 @@
 //! What can be said on the command line, and what it means. Pure: nothing here touches the system.
 //!
-//! `tokenizer` cuts the text of `-o`, `model` gives each option its meaning, with `values` that read what stands behind the `=`, `names` of
-//! what changes nothing or is misspelt, and `cluster` for what several say together of layers on CephFS; `argv` finds the options in the
+//! `tokenizer` cuts the text of `-o`, `table` has each option and its meaning, with `values` that read what stands behind the `=`, `model`
+//! the mount that they ask for, and `cluster` for what several say together of layers on CephFS; `argv` finds the options in the
 //! argument lists that mount programs are called with.
 
 pub mod argv;
 mod bad_input;
 mod cluster;
 mod model;
-mod names;
+pub mod table;
 pub mod tokenizer;
 mod values;
 

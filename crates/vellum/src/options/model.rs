@@ -1,23 +1,17 @@
-//! What each option means.
+//! A mount that options ask for.
 
 use super::bad_input::BadInput;
 use super::cluster::{self, WriteTiming};
-use super::names;
+use super::table::{self, Set};
 use super::tokenizer::{self, RawOption};
-use super::values::{
-    at_most, block_copy, bytes, choice, id_map, layer, listed, needed, number, os, path, plain, seconds, text,
-};
+use super::values::path;
 use std::ffi::{OsStr, OsString};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 use vellum_service::LayerSource;
-use vellum_service::config::{
-    AccessTimes, BlockMap, Cache, Config, FillAtEnd, LAYERS_MAX, LayerWriters, OverrideStat, Profile,
-    Propagation, WEIGHTS, WORKERS_MAX,
-};
+use vellum_service::config::{AccessTimes, Cache, Config, LAYERS_MAX, LayerWriters, Profile};
 use vellum_service::layers::ceph::Cluster;
-use vellum_service::process::cpu_idle::KeepAwake;
 
 /// Where log lines go.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,24 +32,24 @@ pub enum LogTarget {
 /// Everything that was asked for in options, before it is known where to mount.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Options {
-    config: Config,
-    squash_to_root: bool,
-    remount: bool,
-    debug: bool,
-    pool: Option<OsString>,
-    log: Option<String>,
-    log_to: LogTarget,
-    cache: Option<LayerWriters>,
-    cache_size: Option<u64>,
-    cluster: Cluster,
-    written: WriteTiming,
+    pub(super) config: Config,
+    pub(super) squash_to_root: bool,
+    pub(super) remount: bool,
+    pub(super) debug: bool,
+    pub(super) pool: Option<OsString>,
+    pub(super) log: Option<String>,
+    pub(super) log_to: LogTarget,
+    pub(super) cache: Option<LayerWriters>,
+    pub(super) cache_size: Option<u64>,
+    pub(super) cluster: Cluster,
+    pub(super) written: WriteTiming,
     /// Somebody has asked for blocks to be filled when the mount has ended.
-    fills: bool,
+    pub(super) fills: bool,
     /// The shorter one of libfuse's two.
-    timeout_of_libfuse: Option<Duration>,
-    access_times: Option<AccessTimes>,
+    pub(super) timeout_of_libfuse: Option<Duration>,
+    pub(super) access_times: Option<AccessTimes>,
     /// Reading directories is to leave no times; of files nothing was said.
-    nodiratime: bool,
+    pub(super) nodiratime: bool,
 }
 
 impl LogTarget {
@@ -95,7 +89,7 @@ impl Options {
         for raw in tokenizer::options(text) {
             let known = self.apply(raw)?;
             if !known && !sloppy {
-                return Err(names::unknown(raw));
+                return Err(table::unknown(raw));
             }
         }
         Ok(())
@@ -226,167 +220,16 @@ impl Options {
     /// Takes one option; false when its name is not known.
     fn apply(&mut self, raw: RawOption<'_>) -> Result<bool, BadInput> {
         let Ok(key) = std::str::from_utf8(raw.key) else { return Ok(false) };
-        if names::is_silent(key) {
+        if table::is_silent(key) {
             return Ok(true);
         }
-        if self.apply_flag(key) {
-            return match raw.value {
-                None => Ok(true),
-                Some(value) => {
-                    Err(BadInput::value(key, value, "it takes no value", &format!("write {key} alone")))
-                }
-            };
-        }
-        self.apply_value(key, raw)
-    }
-
-    fn apply_flag(&mut self, key: &str) -> bool {
-        let Self { config, .. } = self;
-        match key {
-            "ro" => config.flags.read_only = true,
-            "rw" => config.flags.read_only = false,
-            "dev" => config.flags.dev = Some(true),
-            "nodev" => config.flags.dev = Some(false),
-            "suid" => config.flags.suid = Some(true),
-            "nosuid" => config.flags.suid = Some(false),
-            "exec" => config.flags.exec = Some(true),
-            "noexec" => config.flags.exec = Some(false),
-            "atime" | "relatime" => self.access_times = Some(AccessTimes::Relative),
-            "strictatime" => self.access_times = Some(AccessTimes::Always),
-            "noatime" => self.access_times = Some(AccessTimes::Never),
-            "nodiratime" => self.nodiratime = true,
-            "sync" => config.flags.sync = true,
-            "async" => config.flags.sync = false,
-            "dirsync" => config.flags.dirsync = true,
-            "remount" => self.remount = true,
-            "debug" => self.debug = true,
-            "allow_other" => (config.allow_other, config.allow_root) = (Some(true), false),
-            "allow_root" => config.allow_root = true,
-            "private" | "rprivate" => config.propagation = Some(Propagation::Private),
-            "shared" | "rshared" => config.propagation = Some(Propagation::Shared),
-            "slave" | "rslave" => config.propagation = Some(Propagation::Slave),
-            "unbindable" | "runbindable" => config.propagation = Some(Propagation::Unbindable),
-            "auto_unmount" => config.auto_unmount = true,
-            "squash_to_root" => self.squash_to_root = true,
-            "static_nlink" => config.static_nlink = true,
-            "volatile" => config.volatile = true,
-            "no_writeback_cache" => config.write_through = true,
-            "idmap" => config.idmap = true,
-            "noacl" => config.no_acl = true,
-            _ => return false,
-        }
-        true
-    }
-
-    fn apply_value(&mut self, key: &str, raw: RawOption<'_>) -> Result<bool, BadInput> {
-        let config = &mut self.config;
-        match key {
-            "lowerdir" => {
-                let text = needed(key, raw, "give it as lowerdir=DIR[:DIR...]")?;
-                config.lowers = tokenizer::layers(text).into_iter().map(listed).collect();
+        match (table::find(key), raw.value) {
+            (None | Some(Set::Switch), _) => return Ok(false),
+            (Some(Set::Flag(set)), None) => set(self, key),
+            (Some(Set::Flag(_)), Some(value)) => {
+                return Err(BadInput::value(key, value, "it takes no value", &format!("write {key} alone")));
             }
-            "lowerdir+" => config.lowers.push(layer(plain(key, raw, "give it as lowerdir+=DIR")?)),
-            "upperdir" => config.upper = Some(layer(plain(key, raw, "give it as upperdir=DIR")?)),
-            "workdir" => config.work = Some(layer(plain(key, raw, "give it as workdir=DIR")?)),
-            "uidmapping" => config.uid_map = id_map(key, raw)?,
-            "gidmapping" => config.gid_map = id_map(key, raw)?,
-            "squash_to_uid" => config.squash_uid = Some(number(key, raw, 0, u32::MAX - 1)?),
-            "squash_to_gid" => config.squash_gid = Some(number(key, raw, 0, u32::MAX - 1)?),
-            "timeout" => config.timeout = Some(seconds(key, raw)?),
-            "attr_timeout" | "entry_timeout" => {
-                let time = seconds(key, raw)?;
-                let shorter = self.timeout_of_libfuse.map_or(time, |other| other.min(time));
-                self.timeout_of_libfuse = Some(shorter);
-            }
-            "threaded" => {
-                if number(key, raw, -1, i32::MAX)? == 0 {
-                    self.set_single_threaded();
-                }
-            }
-            "max_threads" => config.workers = at_most(number(key, raw, -1, i32::MAX)?),
-            "workers" => config.workers = at_most(number(key, raw, 1, WORKERS_MAX as i32)?),
-            "fsync" => config.volatile = number(key, raw, -1, i32::MAX)? == 0,
-            "writeback" => {
-                config.write_through = raw.value.is_some() && number(key, raw, 0, 1)? == 0;
-            }
-            "noxattrs" => config.no_xattrs = number(key, raw, -1, i32::MAX)? > 0,
-            "xattr_permissions" => {
-                config.override_owners = choice(
-                    key,
-                    raw,
-                    &[("0", None), ("1", Some(OverrideStat::Privileged)), ("2", Some(OverrideStat::User))],
-                )?;
-            }
-            "verity" => choice(key, raw, &[("off", ())])?,
-            "plugins" => {
-                if let Some(value) = raw.value.filter(|value| !value.is_empty()) {
-                    let why = "layers by plugins are not supported";
-                    return Err(BadInput::value(
-                        key,
-                        value,
-                        why,
-                        "leave the option out, give layers as directories",
-                    ));
-                }
-            }
-            "profile" => {
-                let named = [("cached", Profile::Cached), ("passthrough", Profile::Passthrough)];
-                config.profile = choice(key, raw, &named)?;
-            }
-            "keep_awake" => {
-                let named = [("auto", KeepAwake::Auto), ("on", KeepAwake::On), ("off", KeepAwake::Off)];
-                let alone = raw.value.is_none();
-                config.keep_awake = if alone { KeepAwake::On } else { choice(key, raw, &named)? };
-            }
-            "ceph.conf" => self.cluster.conf = Some(path(plain(key, raw, "write ceph.conf=FILE")?)),
-            "ceph.id" => self.cluster.id = Some(text(key, raw, "write ceph.id=NAME, without client.")?),
-            "ceph.fs" => self.cluster.filesystem = Some(text(key, raw, "write ceph.fs=NAME")?),
-            "ceph.write" => self.written.writeback = choice(key, raw, &[("sync", false), ("back", true)])?,
-            "ceph.dirty" => {
-                self.written.bytes = Some(bytes(key, raw, "write a number of bytes, e.g. 64M")?);
-            }
-            "ceph.age" => self.written.age = Some(seconds(key, raw)?),
-            "cache" => {
-                let named = [
-                    ("off", None),
-                    ("shared", Some(LayerWriters::Shared)),
-                    ("immutable", Some(LayerWriters::Immutable)),
-                ];
-                self.cache = choice(key, raw, &named)?;
-            }
-            "cache_size" => self.cache_size = Some(bytes(key, raw, "write a number of bytes, e.g. 256M")?),
-            "weight" => config.weight = Some(number(key, raw, *WEIGHTS.start(), *WEIGHTS.end())?),
-            "block_copy" => config.block_copy = block_copy(key, raw)?,
-            "block_map" => {
-                let named = [("holes", BlockMap::Holes), ("sidecar", BlockMap::Sidecar)];
-                config.block_map = choice(key, raw, &named)?;
-            }
-            "background_fill" => {
-                config.background_fill = Some(bytes(key, raw, "write bytes per second, e.g. 64M")?);
-            }
-            "fill_at_end" => {
-                let most = if raw.value == Some(b"off") {
-                    0
-                } else {
-                    bytes(key, raw, "write off, or the most bytes that may be copied, e.g. 1G")?
-                };
-                (config.fill_at_end, self.fills) = (FillAtEnd(most), most > 0);
-            }
-            "log" => self.log = Some(text(key, raw, "write e.g. log=info")?),
-            "log_to" => {
-                let value = plain(key, raw, "write log_to=stderr, syslog, kmsg or a file's path")?;
-                self.log_to = LogTarget::named(value);
-            }
-            "pool" => self.pool = Some(os(plain(key, raw, "write pool=NAME")?)),
-            "fsname" => config.source = Some(os(plain(key, raw, "write fsname=NAME")?)),
-            "subtype" => config.subtype = Some(os(plain(key, raw, "write subtype=NAME")?)),
-            "max_read" => config.max_read = Some(number(key, raw, 0, u32::MAX)?),
-            "context" | "fscontext" | "defcontext" | "rootcontext" => {
-                let label = os(plain(key, raw, "write it with a label, or leave it out")?);
-                config.labels.retain(|(other, _)| other != key);
-                config.labels.push((key.into(), label));
-            }
-            _ => return Ok(false),
+            (Some(Set::Value(set)), _) => set(self, key, raw)?,
         }
         Ok(true)
     }

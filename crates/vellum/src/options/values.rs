@@ -14,6 +14,12 @@ use vellum_service::layers::ceph::CephLayer;
 use vellum_service::layers::zoned::ZonedLayer;
 use vellum_vfs::IdMap;
 
+/// Sets `slot`, unless the value was refused.
+pub(super) fn put<S, T: Into<S>>(slot: &mut S, value: Result<T, BadInput>) -> Result<(), BadInput> {
+    *slot = value?.into();
+    Ok(())
+}
+
 pub(super) fn block_copy(key: &str, raw: RawOption<'_>) -> Result<BlockCopy, BadInput> {
     const REMEDY: &str = "write off, or the size of the smallest file, e.g. 1M";
     if raw.value == Some(b"off") {

@@ -28,11 +28,11 @@ pub enum ZonedCommand {
 pub enum ToolCommand {
     /// Show a device, its zones, and the store on it.
     Inspect(InspectArgs),
-    /// Create a store on a zoned block device, a file, or a disk without zones.
+    /// Create a store on a zoned block device, a file, or a disk without zones. A device in use is refused, and without `--force` one with data.
     Format(FormatArgs),
     /// Measure which empty zones disturb each other, for the next `format` of this device.
     Calibrate(CalibrateArgs),
-    /// Verify all checksums of the store. Nothing is changed.
+    /// Verify all checksums of the store. Nothing is changed. The exit status is 1 if something is damaged.
     Check(LookArgs),
     /// Show the objects of the store.
     List(LookArgs),
@@ -165,6 +165,6 @@ pub struct RemoveArgs {
     /// The device with the store.
     pub device: PathBuf,
     /// Names of objects. If one is missing, none is removed.
-    #[arg(required = true)]
+    #[arg(value_name = "NAME", required = true)]
     pub names: Vec<OsString>,
 }

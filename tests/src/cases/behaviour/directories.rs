@@ -2,7 +2,7 @@
 
 use super::filled;
 use crate::harness::mount::only_vellum;
-use crate::harness::outcome::{DuringContext, Outcome, ensure, ensure_eq};
+use crate::harness::outcome::{DuringContext, Outcome, ensure, ensure_eq, fail};
 use crate::harness::tree;
 use crate::harness::{Cx, Mount, MountKind, skip};
 use rustix::fs::{Mode, OFlags, RawDir, SeekFrom};
@@ -86,6 +86,7 @@ fn names(dir: &Path) -> Outcome<BTreeMap<String, u32>> {
 
 pub(super) fn large(cx: &Cx) -> Outcome {
     const SIZES: [u32; 2] = [10_000, 100_000];
+    const TRIES: usize = 5;
     let (_layers, mut mount) = filled(cx, |dir| {
         for size in SIZES {
             let sub = dir.join(size.to_string());
@@ -96,26 +97,33 @@ pub(super) fn large(cx: &Cx) -> Outcome {
         }
         Ok(())
     })?;
-    let mut times = Vec::new();
     for size in SIZES {
         let sub = mount.path(&size.to_string());
         // Merged, with a whiteout, an entry of the upper, and one that is in both.
         fs::remove_file(sub.join("name-1"))?;
         fs::write(sub.join("new"), "")?;
         fs::write(sub.join("name-2"), "changed")?;
-        mount.remount()?;
-        let begin = Instant::now();
-        let found = names(&sub)?;
-        times.push(begin.elapsed());
-        ensure_eq!(found.len() as u32, size, "entries");
-        ensure!(found.values().all(|&times| times == 1), "an entry is listed twice");
-        ensure!(!found.contains_key("name-1") && found.contains_key("new"), "the wrong entries");
     }
-    println!("10,000 entries: {:?}, 100,000 entries: {:?}", times[0], times[1]);
-    // Ten times as many: ten times as long, with room for noise.
-    let most = (times[0] * 30).max(Duration::from_millis(1500));
-    ensure!(times[1] < most, "{:?} for 10,000 entries, {:?} for 100,000", times[0], times[1]);
-    mount.unmount()
+    // The shortest time of a few: others may have the processors meanwhile.
+    let mut times = [Duration::MAX; 2];
+    for _ in 0..TRIES {
+        for (size, time) in SIZES.into_iter().zip(&mut times) {
+            let sub = mount.path(&size.to_string());
+            mount.remount()?;
+            let begin = Instant::now();
+            let found = names(&sub)?;
+            *time = begin.elapsed().min(*time);
+            ensure_eq!(found.len() as u32, size, "entries");
+            ensure!(found.values().all(|&times| times == 1), "an entry is listed twice");
+            ensure!(!found.contains_key("name-1") && found.contains_key("new"), "the wrong entries");
+        }
+        println!("10,000 entries: {:?}, 100,000 entries: {:?}", times[0], times[1]);
+        // Ten times as many: ten times as long, with room for noise.
+        if times[1] < (times[0] * 30).max(Duration::from_millis(1500)) {
+            return mount.unmount();
+        }
+    }
+    fail(format!("{:?} for 10,000 entries, {:?} for 100,000", times[0], times[1]))
 }
 
 pub(super) fn changing(cx: &Cx) -> Outcome {
@@ -210,10 +218,11 @@ fn part(dir: &Path, from: Option<i64>, most: usize) -> Outcome<(Vec<String>, i64
 pub(super) fn large_copy_up(cx: &Cx) -> Outcome {
     const SIZE: usize = 768 << 20;
     const PATIENCE: Duration = Duration::from_millis(400);
+    const TRIES: usize = 3;
     if !MountKind::under_test().is_vellum() {
         return skip("a stand-in has one lock");
     }
-    let (_layers, mut mount) = filled(cx, |dir| {
+    let (layers, mut mount) = filled(cx, |dir| {
         let chunk = vec![0x5a_u8; 1 << 20];
         let file = fs::File::create(dir.join("large"))?;
         for at in 0..SIZE >> 20 {
@@ -226,8 +235,36 @@ pub(super) fn large_copy_up(cx: &Cx) -> Outcome {
     let plain = cx.dir.join("plain");
     fs::create_dir(&plain)?;
     small_files(&plain)?;
+    // A lock that is held would delay others each time.
+    for tries in 1.. {
+        let (took, longest, on_plain) = waits_beside_copy_up(&mount, &plain)?;
+        println!(
+            "copy-up took {took:?}; meanwhile the longest wait was {longest:?}, and {on_plain:?} in a plain directory"
+        );
+        if longest.0 < PATIENCE.max(took / 4).max(3 * on_plain.0) {
+            break;
+        }
+        ensure!(
+            tries < TRIES,
+            "while a large file was copied up for {took:?}, another's {} took {:?}, and one in a plain directory {:?}",
+            longest.1,
+            longest.0,
+            on_plain.0
+        );
+        mount.unmount()?;
+        for dir in [layers.upper(), &layers.work] {
+            fs::remove_dir_all(dir)?;
+            fs::create_dir(dir)?;
+        }
+        mount.mount()?;
+    }
+    mount.unmount()
+}
+
+/// How long a copy-up takes, and the longest operations on small files meanwhile: in the mount, and in a directory beside it.
+fn waits_beside_copy_up(mount: &Mount, plain: &Path) -> Outcome<(Duration, LongestWait, LongestWait)> {
     let done = AtomicBool::new(false);
-    let (took, longest, on_plain) = std::thread::scope(|scope| -> Outcome<_> {
+    std::thread::scope(|scope| {
         let copy = scope.spawn(|| {
             let begin = Instant::now();
             let result = (|| -> Outcome {
@@ -239,31 +276,23 @@ pub(super) fn large_copy_up(cx: &Cx) -> Outcome {
             result.map(|()| begin.elapsed())
         });
         // It only looks on, and leaves the processors to the others in between.
-        let beside = scope.spawn(|| longest_wait(&plain, &done, Duration::from_millis(1)));
+        let beside = scope.spawn(|| longest_wait(plain, &done, Duration::from_millis(1)));
         let longest = longest_wait(mount.root(), &done, Duration::ZERO)?;
-        let took = copy.join().unwrap_or_else(|_| crate::harness::fail("a thread panicked"))?;
-        let on_plain = beside.join().unwrap_or_else(|_| crate::harness::fail("a thread panicked"))?;
+        let took = copy.join().unwrap_or_else(|_| fail("a thread panicked"))?;
+        let on_plain = beside.join().unwrap_or_else(|_| fail("a thread panicked"))?;
         Ok((took, longest, on_plain))
-    })?;
-    println!(
-        "copy-up took {took:?}; meanwhile the longest wait was {longest:?}, and {on_plain:?} in a plain directory"
-    );
-    ensure!(
-        longest.0 < PATIENCE.max(took / 4).max(3 * on_plain.0),
-        "while a large file was copied up for {took:?}, another's {} took {:?}, and one in a plain directory {:?}",
-        longest.1,
-        longest.0,
-        on_plain.0
-    );
-    mount.unmount()
+    })
 }
 
 fn small_files(dir: &Path) -> Outcome {
     Ok((0..200).try_for_each(|n| fs::write(dir.join(format!("small-{n}")), "x"))?)
 }
 
+/// How long an operation took, and which.
+type LongestWait = (Duration, &'static str);
+
 /// Works with small files until `done`, with pauses; which operation took longest.
-fn longest_wait(dir: &Path, done: &AtomicBool, pause: Duration) -> Outcome<(Duration, &'static str)> {
+fn longest_wait(dir: &Path, done: &AtomicBool, pause: Duration) -> Outcome<LongestWait> {
     let mut longest = (Duration::ZERO, "nothing");
     for n in 0.. {
         let small = dir.join(format!("small-{}", n % 200));

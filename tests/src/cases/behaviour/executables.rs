@@ -1,7 +1,7 @@
 //! Files that programs run from.
 
-use crate::harness::Cx;
 use crate::harness::outcome::{Outcome, ensure_eq, skip};
+use crate::harness::{Cx, PATIENCE};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::fs;
@@ -55,7 +55,7 @@ fn runs_on(path: &Path) -> Outcome {
     );
     // The kernel says some time after its end that nobody has it open.
     let begin = Instant::now();
-    while cut(path) == Err(Errno::TXTBSY) && begin.elapsed() < Duration::from_secs(10) {
+    while cut(path) == Err(Errno::TXTBSY) && begin.elapsed() < PATIENCE {
         thread::sleep(Duration::from_millis(5));
     }
     ensure_eq!(fs::metadata(path)?.len(), 0, "cut when it does not run any more");

@@ -3,7 +3,7 @@
 use super::filled;
 use crate::harness::outcome::{DuringContext, Outcome, ensure, ensure_eq};
 use crate::harness::raw::{name_to_handle, open_by_handle};
-use crate::harness::{Cx, Layers, Mount, MountKind, shell, tree};
+use crate::harness::{Cx, Layers, Mount, MountKind, PATIENCE, shell, tree};
 use rustix::fs::{Mode, OFlags};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -253,7 +253,7 @@ pub(super) fn handles_of_links(cx: &Cx) -> Outcome {
     }
     if crate::harness::MountKind::under_test().is_vellum() {
         // The kernel's word that it has forgotten a file comes after the call.
-        let until = Instant::now() + Duration::from_secs(10);
+        let until = Instant::now() + PATIENCE;
         while holds_removed(mount.service()?)? {
             ensure!(Instant::now() < until, "the service holds files that have been removed");
             std::thread::sleep(Duration::from_millis(10));

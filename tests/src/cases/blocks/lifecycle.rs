@@ -2,7 +2,7 @@
 
 use crate::harness::outcome::{DuringContext, Outcome, ensure, ensure_eq};
 use crate::harness::raw::Mapping;
-use crate::harness::{Cx, Layers, Mount, Profile, rng, shell};
+use crate::harness::{Cx, Layers, Mount, PATIENCE, Profile, rng, shell};
 use rustix::fs::{Mode, OFlags};
 use std::collections::BTreeSet;
 use std::fs;
@@ -258,7 +258,7 @@ pub(super) fn background(cx: &Cx) -> Outcome {
     fs::write("/proc/sys/vm/drop_caches", "2")?;
     let begin = Instant::now();
     while is_partial(&layers, "big") {
-        ensure!(begin.elapsed() < Duration::from_secs(30), "still partial after {:?}", begin.elapsed());
+        ensure!(begin.elapsed() < PATIENCE, "still partial after {:?}", begin.elapsed());
         std::thread::sleep(Duration::from_millis(50));
     }
     expect(&layers.upper().join("big"), &[(10, b"x")])?;
@@ -451,7 +451,7 @@ pub(super) fn maps_go(cx: &Cx) -> Outcome {
     let wait = |expected: usize| -> Outcome {
         // The kernel forgets a file some time after its last user.
         let begin = Instant::now();
-        while maps()? != expected && begin.elapsed() < Duration::from_secs(5) {
+        while maps()? != expected && begin.elapsed() < PATIENCE {
             std::thread::sleep(Duration::from_millis(20));
         }
         ensure_eq!(maps()?, expected, "maps of blocks");

@@ -4,7 +4,7 @@ use super::lifecycle::{content, expect, is_partial, mounted, write};
 use crate::cases::pool::PoolMount;
 use crate::harness::mount::only_vellum;
 use crate::harness::outcome::{Outcome, ensure, ensure_eq, skip};
-use crate::harness::{Cx, Layers, Mount, MountKind};
+use crate::harness::{Cx, Layers, Mount, MountKind, PATIENCE};
 use rustix::mount::{UnmountFlags, unmount};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -65,7 +65,7 @@ fn in_a_pool(cx: &Cx) -> Outcome {
     pooled.mount.unmount()?;
     let begin = Instant::now();
     while says_so(pooled.layers.upper()) != [false; 2] {
-        ensure!(begin.elapsed() < Duration::from_secs(30), "not completed in {:?}", begin.elapsed());
+        ensure!(begin.elapsed() < PATIENCE, "not completed in {:?}", begin.elapsed());
         std::thread::sleep(Duration::from_millis(20));
     }
     expect(&pooled.layers.upper().join("big"), &[(10, b"x")])

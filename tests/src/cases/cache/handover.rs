@@ -3,7 +3,7 @@
 use super::{Contents, compare, figure, fill};
 use crate::cases::pool::Pools;
 use crate::harness::PATIENCE;
-use crate::harness::outcome::{Outcome, ensure, ensure_eq};
+use crate::harness::outcome::{Outcome, ensure, ensure_eq, wait_while};
 use crate::harness::rng::{Rng, seed};
 use crate::harness::{Cx, Layers, Mount};
 use rustix::process::{Signal, kill_process};
@@ -22,11 +22,7 @@ const KILLS: u32 = 10;
 pub(in crate::cases) fn kill(mount: &Mount) -> Outcome {
     let service = mount.service()?;
     kill_process(service, Signal::KILL)?;
-    let begin = Instant::now();
-    while mount.service().is_ok_and(|now| now == service) {
-        ensure!(begin.elapsed() < PATIENCE, "no other service");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_while!(mount.service().is_ok_and(|now| now == service), "no other service");
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 use super::cluster::Cluster;
 use crate::cases::comparison::{bench, mounted, mounted_like, nothing_is_left, report};
 use crate::harness::PATIENCE;
-use crate::harness::outcome::{Outcome, ensure, ensure_eq, fail};
+use crate::harness::outcome::{Outcome, ensure, ensure_eq, fail, wait_while};
 use crate::harness::{Cx, shell, skip};
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
@@ -139,11 +139,7 @@ pub(super) fn given_up(cx: &Cx, cluster: &mut Cluster) -> Outcome {
     let mut child = command.arg("--json").arg(&json).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
     let given_up = (|| {
         let waited = |until: &dyn Fn() -> Outcome<bool>, what: &str| {
-            let begin = Instant::now();
-            while !until()? {
-                ensure!(begin.elapsed() < PATIENCE, "{what}");
-                std::thread::sleep(PAUSE);
-            }
+            wait_while!(!until()?, "{what}");
             Outcome::Ok(())
         };
         let unpacks = || {
@@ -173,11 +169,10 @@ pub(super) fn given_up(cx: &Cx, cluster: &mut Cluster) -> Outcome {
 
 /// Waits until the command is at work.
 fn at_work(cx: &Cx, cluster: &Cluster) -> Outcome {
-    let begin = Instant::now();
-    while mounted(cx)?.is_none() || cluster.process("ceph-fuse")?.is_none() {
-        ensure!(begin.elapsed() < PATIENCE, "ceph-fuse has mounted nothing");
-        std::thread::sleep(PAUSE);
-    }
+    wait_while!(
+        mounted(cx)?.is_none() || cluster.process("ceph-fuse")?.is_none(),
+        "ceph-fuse has mounted nothing"
+    );
     Ok(())
 }
 

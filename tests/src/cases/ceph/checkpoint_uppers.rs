@@ -151,7 +151,7 @@ fn one(cx: &Cx, cluster: &Cluster, policy: &str) -> Outcome {
     eventually("nobody shows the layer any more", || Ok(showing(&name) == 0))?;
     scene.checkpoint(&[&name, "--name", "ended"])?;
     ensure_eq!(container.ends()?, 137, "the container that has ended");
-    ensure_eq!(showing(&name), 0, "processes that show the layer");
+    eventually("nobody shows the layer at the end", || Ok(showing(&name) == 0))?;
     let running = to.join("running").display().to_string();
     let restored = goes_on(&scene, &running, &format!("{name}-running"))?;
     let ended = goes_on(&scene, "ended", &format!("{name}-ended"))?;

@@ -4,8 +4,8 @@ use super::cluster::Cluster;
 use super::trees::{conf, forget_pages, layers, mount, program};
 use crate::cases::pool::Pools;
 use crate::harness::mount::Profile;
-use crate::harness::outcome::{DuringContext, Outcome, ensure, ensure_eq};
-use crate::harness::{Cx, Layers, PATIENCE, shell};
+use crate::harness::outcome::{DuringContext, Outcome, ensure, ensure_eq, wait_while};
+use crate::harness::{Cx, Layers, shell};
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -202,10 +202,7 @@ pub(super) fn others_answered(cx: &Cx, cluster: &mut Cluster) -> Outcome {
             Ok(bytes)
         });
         let begin = Instant::now();
-        while !asked.is_finished() {
-            ensure!(begin.elapsed() < PATIENCE, "{what}: local files wait for the cluster");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        wait_while!(!asked.is_finished(), "{what}: local files wait for the cluster");
         // However long that took, the storage stood still all the time.
         let waiting = readers.iter().all(|reader| !reader.is_finished());
         ensure!(waiting, "{what}: who reads from the storage has not waited for it");

@@ -3,9 +3,8 @@
 use super::cluster::Cluster;
 use crate::cases::monitoring::stats_of;
 use crate::cases::pool::Pools;
-use crate::harness::PATIENCE;
 use crate::harness::mount::Profile;
-use crate::harness::outcome::{DuringContext, Outcome, ensure, ensure_eq};
+use crate::harness::outcome::{DuringContext, Outcome, ensure, ensure_eq, wait_while};
 use crate::harness::tree::{self, Ignore};
 use crate::harness::{Cx, Layers, Mount, MountKind, shell};
 use rustix::fs::{Advice, fadvise};
@@ -223,11 +222,7 @@ pub(super) fn pool(cx: &Cx, cluster: &mut Cluster) -> Outcome {
         } else {
             kill_process(service, Signal::KILL)?;
         }
-        let begin = Instant::now();
-        while first.service().is_ok_and(|now| now == service) {
-            ensure!(begin.elapsed() < PATIENCE, "no other service");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        wait_while!(first.service().is_ok_and(|now| now == service), "no other service");
         forget_pages(&first.path("file"))?;
         ensure_eq!(fs::read_to_string(first.path("file"))?, "on CephFS", "contents afterwards");
         fs::write(second.path("file"), "written")?;
@@ -291,11 +286,7 @@ pub(super) fn successor_waits(cx: &Cx, cluster: &mut Cluster) -> Outcome {
     kill_process(service, Signal::KILL)?;
     let path = far.path("file");
     let reader = std::thread::spawn(move || fs::read_to_string(path));
-    let begin = Instant::now();
-    while near.service().is_ok_and(|now| now == service) {
-        ensure!(begin.elapsed() < PATIENCE, "no other service");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_while!(near.service().is_ok_and(|now| now == service), "no other service");
     fs::write(near.path("new"), "new")?;
     std::thread::sleep(Duration::from_millis(300));
     ensure!(!reader.is_finished(), "the file was read from somewhere else");

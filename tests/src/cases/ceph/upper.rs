@@ -5,7 +5,7 @@ use super::trees::{CHANGE, conf, fill, layers, mount, program};
 use crate::cases::pool::Pools;
 use crate::harness::PATIENCE;
 use crate::harness::mount::Profile;
-use crate::harness::outcome::{DuringContext, Outcome, ensure, ensure_eq, fail};
+use crate::harness::outcome::{DuringContext, Outcome, ensure, ensure_eq, fail, wait_while};
 use crate::harness::tree::{self, Ignore, Tree};
 use crate::harness::{Cx, Layers, Mount, MountKind, shell};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
@@ -20,8 +20,6 @@ use std::time::{Duration, Instant};
 use vellum_vfs::Name;
 
 const MIB: usize = 1 << 20;
-/// How long a metadata server may be late after a client has died.
-const MOMENT: Duration = Duration::from_secs(2);
 
 /// Makes an upper layer and a work directory on the cluster, in a directory of that name, and the rest of a mount here.
 pub(super) fn far(cx: &Cx, cluster: &Cluster, name: &str, lowers: &[&str]) -> Outcome<Layers> {
@@ -68,11 +66,7 @@ fn without_times(mut tree: Tree) -> Tree {
 
 /// Waits for another service than `before`.
 pub(super) fn another_service(mount: &Mount, before: rustix::process::Pid) -> Outcome {
-    let begin = Instant::now();
-    while mount.service().is_ok_and(|now| now == before) {
-        ensure!(begin.elapsed() < PATIENCE, "no other service");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_while!(mount.service().is_ok_and(|now| now == before), "no other service");
     Ok(())
 }
 
@@ -299,11 +293,7 @@ pub(super) fn removed(cx: &Cx, cluster: &mut Cluster) -> Outcome {
         ensure_eq!(fs::read(mount.path("named"))?, b"unnamed", "{profile}: a file that was given a name");
         ensure_eq!(fs::metadata(mount.path("named"))?.nlink(), 1, "{profile}: its links");
         drop(new);
-        let begin = Instant::now();
-        while kept_names(cluster, &name)?.len() > 3 {
-            ensure!(begin.elapsed() < PATIENCE, "{profile}: what nobody has open is kept");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        wait_while!(kept_names(cluster, &name)?.len() > 3, "{profile}: what nobody has open is kept");
         // The others are dropped before the mount is.
         drop((replaced, unnamed, copied, large, original));
         mount.unmount()?;
@@ -383,11 +373,14 @@ pub(super) fn killed_by(
             let found = timeless(taken(&mount)?);
             tree::same(&format!("killed meanwhile, {profile}"), &found, &wanted, Ignore::default())
         };
-        // The size of a file with several names may be an old one for a moment.
-        if let Err(why) = same() {
-            println!("{profile}: at first {why:?}");
-            std::thread::sleep(MOMENT);
-            same()?;
+        // A metadata server may be late after a client has died: the size of a file with several names is an old one then.
+        let begin = Instant::now();
+        while let Err(why) = same() {
+            println!("{profile}: after {} ms {why:?}", begin.elapsed().as_millis());
+            if begin.elapsed() > PATIENCE {
+                return Err(why);
+            }
+            std::thread::sleep(Duration::from_millis(200));
         }
     }
     Ok(())

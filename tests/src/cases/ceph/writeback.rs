@@ -7,7 +7,7 @@ use super::upper::{another_service, far, killed_by, taken, write_and_kill_all};
 use crate::cases::pool::Pools;
 use crate::harness::PATIENCE;
 use crate::harness::mount::Profile;
-use crate::harness::outcome::{Outcome, ensure, ensure_eq, fail};
+use crate::harness::outcome::{Outcome, ensure, ensure_eq, fail, wait_while};
 use crate::harness::tree::{self, Ignore, Tree};
 use crate::harness::{Cx, shell};
 use rustix::process::{Pid, Signal, kill_process};
@@ -203,10 +203,7 @@ pub(super) fn limits(cx: &Cx, cluster: &mut Cluster) -> Outcome {
     ensure!(said.contains("to be written") && said.contains("of 4194304 bytes"), "inspect: {said}");
     ensure!(most > MIB as u64, "nothing was left to later: {most} bytes");
     let begin = Instant::now();
-    while dirty(service)?.0 > 0 {
-        ensure!(begin.elapsed() < PATIENCE, "something is not written");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_while!(dirty(service)?.0 > 0, "something is not written");
     println!("written after {} ms", begin.elapsed().as_millis());
     // At the end of a mount there is no wait.
     fs::write(mount.path("last"), "last")?;
@@ -255,11 +252,7 @@ pub(super) fn quota(cx: &Cx, cluster: &mut Cluster) -> Outcome {
     another_service(&mount, service)?;
     ensure_eq!(fs::read_to_string(mount.path("kept"))?, "kept", "what was there");
     fs::remove_file(mount.path("big"))?;
-    let begin = Instant::now();
-    while fs::write(mount.path("after"), "after").is_err() {
-        ensure!(begin.elapsed() < PATIENCE, "no room after something was removed");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    wait_while!(fs::write(mount.path("after"), "after").is_err(), "no room after something was removed");
     mount.remount()?;
     ensure_eq!(fs::read_to_string(mount.path("kept"))?, "kept", "mounted anew");
     Ok(())

@@ -2,7 +2,7 @@
 
 use crate::cases::run::support::Runs;
 pub(super) use crate::harness::PATIENCE;
-use crate::harness::outcome::{DuringContext, Outcome, ensure, fail, skip};
+use crate::harness::outcome::{DuringContext, Outcome, fail, skip, wait_while};
 use crate::harness::{Cx, shell, source_root};
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::{OsStr, OsString};
@@ -13,11 +13,7 @@ use std::time::{Duration, Instant};
 
 /// Waits for it.
 pub(in crate::cases) fn eventually(what: &str, mut is: impl FnMut() -> Outcome<bool>) -> Outcome {
-    let begin = Instant::now();
-    while !is()? {
-        ensure!(begin.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_while!(!is()?, "not within {PATIENCE:?}: {what}");
     Ok(())
 }
 

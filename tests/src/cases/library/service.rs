@@ -5,7 +5,7 @@ use super::{
     without_rings,
 };
 use crate::cases::pool::Pools;
-use crate::harness::outcome::{Outcome, ensure, ensure_eq, skip};
+use crate::harness::outcome::{Outcome, ensure, ensure_eq, skip, wait_while};
 use crate::harness::{Cx, shell};
 use rustix::process::{Signal, kill_process};
 use std::fs;
@@ -125,11 +125,7 @@ pub(super) fn before_the_first_service(cx: &Cx) -> Outcome {
         ensure!(output.status.success() && served(&report) > 0, "round {round}: {report}");
         drop(command);
         mount.unmount()?;
-        let begin = Instant::now();
-        while socket.exists() {
-            ensure!(begin.elapsed() < PATIENCE, "the service does not end");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        wait_while!(socket.exists(), "the service does not end");
     }
     pools.run("delete", &[])?;
     ensure!(!dir.exists(), "{} is left of the pool", dir.display());

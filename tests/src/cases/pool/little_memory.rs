@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// How often it is tried.
 const ROUNDS: usize = 10;
-/// How long a pool may live of which the service has too little.
+/// How long a service lives that has enough.
 const LIFE: Duration = Duration::from_secs(5);
 
 /// A service that has less memory than it takes to begin, however often another one does: its mounts end, and it is said why.
@@ -22,19 +22,14 @@ pub(super) fn too_little(cx: &Cx) -> Outcome {
     fs::write(layers.lower().join("file"), "below")?;
     pools.run("create", &["--memory", "16M"])?;
     let (mut mount, mut bytes) = (None, 512 << 10);
-    // The kernel may choose the supervisor, and its heir, instead: then the mounts end, too, but nobody is left to say so.
+    // The kernel may choose the supervisor, and its standby, instead: then the mounts end, too, but nobody is left to say so.
     for round in 0..ROUNDS {
         drop(mount.take());
         let here = mount.insert(pools.mount(&layers, true)?);
         ensure_eq!(fs::read(here.path("file"))?, b"below", "the file");
         let Some(group) = memory_group(&pools.name)? else { return skip("no group limits memory here") };
         group.leave_only(bytes)?;
-        let begin = Instant::now();
-        while !group.processes()?.is_empty() && begin.elapsed() < LIFE {
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        if !group.processes()?.is_empty() {
-            // It has found enough.
+        if group.settles()? {
             bytes = bytes / 4 * 3;
             ensure!(round + 1 < ROUNDS, "it lives with {bytes} bytes");
             pools.run("set", &["--memory", "16M"])?;
@@ -113,6 +108,19 @@ impl MemoryGroup {
         })();
         kill_process(supervisor, Signal::CONT)?;
         set
+    }
+
+    /// Waits until no process is left, or the same ones live on: whether they do.
+    fn settles(&self) -> Outcome<bool> {
+        let (mut before, mut since) = (self.processes()?, Instant::now());
+        while !before.is_empty() && since.elapsed() < LIFE {
+            std::thread::sleep(Duration::from_millis(20));
+            let now = self.processes()?;
+            if now != before {
+                (before, since) = (now, Instant::now());
+            }
+        }
+        Ok(!before.is_empty())
     }
 
     fn file_pages(&self) -> Outcome<u64> {

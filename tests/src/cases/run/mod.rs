@@ -11,7 +11,7 @@ mod terminal;
 
 use super::Case;
 use crate::harness::disk::Disk;
-use crate::harness::outcome::{DuringContext, Outcome, ensure, ensure_eq, skip};
+use crate::harness::outcome::{DuringContext, Outcome, ensure, ensure_eq, skip, wait_while};
 use crate::harness::{Cx, shell};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::io::Errno;
@@ -335,11 +335,7 @@ fn killed(cx: &Cx) -> Outcome {
     drop(started);
     ensure!(runs.state.join("containers/victim").is_dir(), "nothing is left to be taken away");
     ensure_eq!(runs.run(&["echo", "next"])?, "next\n", "the next container");
-    let begin = Instant::now();
-    while sleeping()? {
-        ensure!(begin.elapsed() < PATIENCE, "the process of the killed one goes on");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_while!(sleeping()?, "the process of the killed one goes on");
     // And at other moments: whatever it was doing.
     for delay in [1, 5, 15, 40, 80, 120] {
         let mut command = runs.command(&["--name", "victim", "sleep", seconds]);

@@ -128,7 +128,11 @@ fn recorded_handouts(pools: &Pools<'_>) -> Outcome<Option<bool>> {
     for entry in fs::read_dir(&open)? {
         let path = entry?.path();
         if fs::read_link(&path).is_ok_and(|link| link == Path::new("/memfd:vellum-card (deleted)")) {
-            let record = serde_json::from_slice::<serde_json::Value>(&fs::read(&path)?);
+            // The text is behind a page.
+            let memory = fs::read(&path)?;
+            let text = memory.get(4096..).unwrap_or_default();
+            let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
+            let record = serde_json::from_slice::<serde_json::Value>(text);
             let record = record.map_err(|error| Stop::Fail(format!("the record: {error}")))?;
             return Ok(match &record["handouts"] {
                 serde_json::Value::Null => None,

@@ -1,5 +1,6 @@
 //! Processors are kept awake while requests come in numbers, where that is permitted, and not a moment longer.
 
+use crate::cases::checkpoint::support::eventually;
 use crate::harness::outcome::{DuringContext, Outcome, ensure, skip};
 use crate::harness::{Cx, Mount, MountKind, shell};
 use serde_json::Value;
@@ -53,18 +54,13 @@ fn storm(mount: &Mount, service: &str, word: &str, limit: Duration) -> Outcome<b
 }
 
 fn quiet(service: &str) -> Outcome {
-    let begin = Instant::now();
-    while holds(service)? {
-        ensure!(begin.elapsed() < Duration::from_secs(5), "the device is held without requests");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    // The watchdog goes to sleep.
-    std::thread::sleep(Duration::from_millis(300));
-    let before = spent(service)?;
-    std::thread::sleep(Duration::from_secs(1));
-    let spent = spent(service)? - before;
-    ensure!(spent <= 1, "{spent} ticks of 10 ms in a second without requests");
-    Ok(())
+    eventually("the device is not held without requests", || Ok(!holds(service)?))?;
+    // The watchdog goes to sleep, on a busy machine later.
+    eventually("at most one tick of 10 ms in a second without requests", || {
+        let before = spent(service)?;
+        std::thread::sleep(Duration::from_secs(1));
+        Ok(spent(service)? - before <= 1)
+    })
 }
 
 pub(super) fn kept_awake(cx: &Cx) -> Outcome {

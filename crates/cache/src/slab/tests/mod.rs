@@ -8,14 +8,11 @@ use super::records::word;
 use super::*;
 use crate::file_blocks::{Entry, SharedMemory};
 use crate::key::{Key, Object, PAGE_BYTES};
-use crate::policy::Kind;
+use crate::policy::S3Fifo;
 use crate::store::{Config, Store};
 use hashbrown::{HashMap, HashSet};
-use rustix::fs::{
-    MemfdFlags, SeekFrom, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create, seek,
-};
+use rustix::fs::{fcntl_add_seals, fcntl_get_seals, fstat, ftruncate};
 use std::os::fd::{AsFd, OwnedFd, RawFd};
-use std::os::unix::fs::FileExt;
 
 const LIMITS: Limits = Limits { bytes: 40 * BLOCK_BYTES, files: 100 };
 
@@ -32,21 +29,7 @@ fn file(inode: u64, version: u64, size: u64) -> Version {
 
 /// A memory file as another one is, with the same seals.
 fn copy(from: impl AsFd, name: &CStr) -> OwnedFd {
-    let copy = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
-    ftruncate(&copy, fstat(&from).unwrap().st_size as u64).unwrap();
-    let (from, to) = (from.as_fd().try_clone_to_owned().unwrap().into(), File::from(copy));
-    let from: &File = &from;
-    let mut at = 0;
-    while let Ok(start) = seek(from, SeekFrom::Data(at)) {
-        at = seek(from, SeekFrom::Hole(start)).unwrap();
-        let mut data = vec![0; (at - start) as usize];
-        from.read_exact_at(&mut data, start).unwrap();
-        to.write_all_at(&data, start).unwrap();
-    }
-    if let Ok(seals) = fcntl_get_seals(from) {
-        fcntl_add_seals(&to, seals).unwrap();
-    }
-    to.into()
+    crash_point::copy(from, name).unwrap()
 }
 
 /// The words at which records may name a descriptor, of so many sheets.
@@ -99,7 +82,7 @@ fn claimed(table: &OwnedFd) -> u32 {
 /// Goes on with it, and looks at all that is believed: how many blocks. `says`: what is in a block.
 fn go_on(left: PredecessorFds, limits: Limits, says: impl Fn(Version, u64) -> Option<Vec<u8>>) -> usize {
     let (memory, found) = SlabMemory::adopt(left, limits).unwrap();
-    let config = Config { capacity: limits.bytes, files: limits.files, policy: Kind::default() };
+    let config = Config { capacity: limits.bytes, files: limits.files, policy: S3Fifo::queue };
     let memory = Arc::new(memory);
     let mut store = Store::new(config, SharedMemory(Arc::clone(&memory)));
     let mut holds = taken(&memory);

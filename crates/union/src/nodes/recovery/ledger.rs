@@ -18,14 +18,12 @@ use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU64, fence};
-use vellum_sys::SharedWords;
+use std::sync::atomic::{AtomicBool, fence};
+use vellum_sys::{MemoryKind, MemoryWord, PersistentMemory};
 use vellum_vfs::{Errno, Error, Name, NodeId, OwnOpens, Result};
 
-/// First word of a ledger: says what it is, and in which version of the format.
-const MAGIC: u64 = 0x7665_6c6c_756d_0004;
 /// Words before the bits of chunks; a page, as is everything here.
-const HEADER: usize = 512;
+const HEADER: usize = PersistentMemory::HEADER;
 /// Word of the header with the last serial number.
 const SERIAL: usize = 1;
 /// Words with a bit for each chunk that has records.
@@ -47,6 +45,9 @@ const LONG_RECORD: usize = 64;
 /// Where a [search] begins.
 const SEARCH: usize = LONG + MAX_CHUNKS * CHUNK * LONG_RECORD;
 const WORDS: usize = SEARCH + search::WORDS;
+
+const _: () = assert!((RECORDS | FEW | LONG | SEARCH | WORDS).is_multiple_of(PAGE), "parts begin at pages");
+const _: () = assert!(CHUNK.is_multiple_of(PAGE), "so do the records of a chunk");
 
 /// Words of a record.
 mod word {
@@ -163,7 +164,7 @@ impl Record {
 
 /// The records of all ids of a tree.
 pub struct Ledger {
-    words: SharedWords,
+    words: PersistentMemory,
     /// Descriptors that are held for a successor alone.
     orphan: Mutex<HashMap<usize, SmallVec<[OwnedFd; 1]>>>,
     /// Held by who searches for names of an inode by this memory.
@@ -173,26 +174,23 @@ pub struct Ledger {
 }
 
 impl Ledger {
+    /// Its memory.
+    pub const MEMORY: MemoryKind =
+        MemoryKind { name: c"vellum-ledger", magic: 0x7665_6c6c_756d_0005, words: WORDS..=WORDS };
+
     /// An empty one.
     pub fn create() -> Result<Self> {
-        let words = SharedWords::create(c"vellum-ledger", WORDS).map_err(unusable)?;
-        let ledger = Self::of(words);
-        ledger.word(0)?.store(MAGIC, Release);
-        Ok(ledger)
+        PersistentMemory::create(&Self::MEMORY, WORDS).map(Self::of).map_err(unusable)
     }
 
-    /// A predecessor's. EINVAL: it is none, or of another version.
+    /// A predecessor's. EBADMSG: it is none, or of another version.
     pub fn open(descriptor: OwnedFd) -> Result<Self> {
-        let words = SharedWords::open(descriptor).map_err(unusable)?;
-        let ledger = Self::of(words);
-        if ledger.words.len() != WORDS || ledger.word(0)?.load(Acquire) != MAGIC {
-            return Err(Error::new(Errno::INVAL, "the ledger is of another version"));
-        }
+        let ledger = PersistentMemory::open(&Self::MEMORY, descriptor).map(Self::of).map_err(unusable)?;
         ledger.is_search_kept.store(ledger.had_search(), Relaxed);
         Ok(ledger)
     }
 
-    fn of(words: SharedWords) -> Self {
+    fn of(words: PersistentMemory) -> Self {
         Self {
             words,
             orphan: Mutex::default(),
@@ -202,7 +200,7 @@ impl Ledger {
     }
 
     /// A word of a search; None beyond its end.
-    pub(super) fn search_word(&self, at: usize) -> Option<&AtomicU64> {
+    pub(super) fn search_word(&self, at: usize) -> Option<&MemoryWord> {
         (at < search::WORDS).then(|| self.words.word(SEARCH + at)).flatten()
     }
 
@@ -229,12 +227,8 @@ impl Ledger {
         self.records().flat_map(of).collect()
     }
 
-    fn word(&self, index: usize) -> Result<&AtomicU64> {
-        self.words.word(index).ok_or(Error::new(Errno::INVAL, "the ledger is too small"))
-    }
-
     /// A word of the record of an id; None if the id is none.
-    fn at(&self, id: NodeId, word: usize) -> Option<&AtomicU64> {
+    fn at(&self, id: NodeId, word: usize) -> Option<&MemoryWord> {
         let (slot, _) = slot_of(id);
         let at = match word.checked_sub(word::FEW) {
             None => RECORDS + slot * RECORD + word,
@@ -244,7 +238,7 @@ impl Ledger {
     }
 
     /// A word of the record of an id, to be looked at; None: it is 0.
-    fn look(&self, id: NodeId, word: usize) -> Option<&AtomicU64> {
+    fn look(&self, id: NodeId, word: usize) -> Option<&MemoryWord> {
         if word >= word::FEW && !self.head(id).is_some_and(|(_, flags)| flags.contains(Flags::FEW)) {
             return None;
         }
@@ -252,11 +246,11 @@ impl Ledger {
     }
 
     /// A word of the record of an id, to be written.
-    fn touch(&self, id: NodeId, word: usize) -> Option<&AtomicU64> {
+    fn touch(&self, id: NodeId, word: usize) -> Option<&MemoryWord> {
         if word >= word::FEW {
             let (head, flags) = self.head(id)?;
             if !flags.contains(Flags::FEW) {
-                head.fetch_or(Flags::FEW.bits(), Relaxed);
+                head.change().fetch_or(Flags::FEW.bits(), Relaxed);
             }
         }
         self.at(id, word)
@@ -265,7 +259,7 @@ impl Ledger {
     fn set(&self, id: NodeId, word: usize, value: u64) {
         let at = if value == 0 { self.look(id, word) } else { self.touch(id, word) };
         if let Some(at) = at {
-            at.store(value, Relaxed);
+            at.change().store(value, Relaxed);
         }
     }
 
@@ -281,7 +275,7 @@ impl Ledger {
     }
 
     /// The head of an id's record, if it has one.
-    fn head(&self, id: NodeId) -> Option<(&AtomicU64, Flags)> {
+    fn head(&self, id: NodeId) -> Option<(&MemoryWord, Flags)> {
         turn();
         let at = self.at(id, word::HEAD)?;
         let value = at.load(Acquire);
@@ -292,21 +286,21 @@ impl Ledger {
         if let Some((at, flags)) = self.head(id) {
             // Others may find at the same time that it has one of the words that few have.
             let (before, after) = (flags.bits(), change(flags).bits());
-            let _ = at.fetch_update(Release, Relaxed, |now| Some(now & !(before & !after) | after));
+            let _ = at.change().fetch_update(Release, Relaxed, |now| Some(now & !(before & !after) | after));
         }
     }
 
     /// A chunk of slots has come into use.
     pub(crate) fn chunk_begins(&self, chunk: usize) {
         if let Some(bits) = self.words.word(HEADER + chunk / 64) {
-            bits.fetch_or(1 << (chunk % 64), Relaxed);
+            bits.change().fetch_or(1 << (chunk % 64), Relaxed);
         }
     }
 
     /// A chunk has no more ids: its memory is given back.
     pub(crate) fn chunk_ends(&self, chunk: usize) {
         if let Some(bits) = self.words.word(HEADER + chunk / 64) {
-            bits.fetch_and(!(1 << (chunk % 64)), Relaxed);
+            bits.change().fetch_and(!(1 << (chunk % 64)), Relaxed);
         }
         let first = chunk * CHUNK;
         for (base, size) in [(RECORDS, RECORD), (FEW, FEW_RECORD), (LONG, LONG_RECORD)] {
@@ -342,14 +336,12 @@ impl Ledger {
 
     /// The last serial number that was given to an id.
     pub(crate) fn serial(&self) -> u32 {
-        self.words.word(SERIAL).map_or(0, |word| word.load(Relaxed)) as u32
+        self.words.load(SERIAL, Relaxed) as u32
     }
 
     /// Writes the last serial number down.
     pub(crate) fn set_serial(&self, serial: u32) {
-        if let Some(word) = self.words.word(SERIAL) {
-            word.store(serial.into(), Relaxed);
-        }
+        self.words.store(SERIAL, serial.into(), Relaxed);
     }
 
     /// A new node. `place`: None if it has no name.
@@ -366,7 +358,7 @@ impl Ledger {
         }
         turn();
         if let Some(at) = self.at(id, word::HEAD) {
-            at.store(u64::from(slot_of(id).1) | flags.bits(), Release);
+            at.change().store(u64::from(slot_of(id).1) | flags.bits(), Release);
         }
     }
 
@@ -412,9 +404,9 @@ impl Ledger {
             && let Some(names) = self.touch(id, word::NAMES)
         {
             if any {
-                names.fetch_or(NEGATIVE, Relaxed)
+                names.change().fetch_or(NEGATIVE, Relaxed)
             } else {
-                names.fetch_and(!NEGATIVE, Relaxed)
+                names.change().fetch_and(!NEGATIVE, Relaxed)
             };
         }
     }
@@ -426,7 +418,7 @@ impl Ledger {
     /// Counts opens through the kernel's cache. Added to what is there: of two counts at once neither is lost.
     pub(crate) fn count_cached_opens(&self, id: NodeId, change: i32) {
         if let Some(opens) = self.touch(id, word::CACHED_OPENS) {
-            opens.fetch_add(i64::from(change).cast_unsigned(), Relaxed);
+            opens.change().fetch_add(i64::from(change).cast_unsigned(), Relaxed);
         }
     }
 
@@ -442,7 +434,7 @@ impl Ledger {
             self.set(id, word::OWN_OPENS + 1 + word, value);
         }
         if let Some(opens) = self.touch(id, word::OWN_OPENS) {
-            opens.store(own.opens, Release);
+            opens.change().store(own.opens, Release);
         }
     }
 
@@ -454,7 +446,7 @@ impl Ledger {
             fence(SeqCst);
             self.set_own_opens(id, OwnOpens::default());
         }
-        self.look(id, word::CACHED_OPENS).map_or(0, |opens| opens.swap(0, Relaxed)) as u32
+        self.look(id, word::CACHED_OPENS).map_or(0, |opens| opens.change().swap(0, Relaxed)) as u32
     }
 
     /// A file has another node, `next`, which has a record. From then on the record of `id` says nothing of where the file is.
@@ -576,13 +568,13 @@ impl Ledger {
             self.set(id, base + 1, u64::from_ne_bytes([head[0], 0, 0, 0, 0, 0, 0, 0]));
             for (word, value) in words_of(bytes.iter()).enumerate() {
                 if let Some(at) = self.long_word(id, second, word) {
-                    at.store(value, Relaxed);
+                    at.change().store(value, Relaxed);
                 }
             }
         }
     }
 
-    fn long_word(&self, id: NodeId, second: bool, word: usize) -> Option<&AtomicU64> {
+    fn long_word(&self, id: NodeId, second: bool, word: usize) -> Option<&MemoryWord> {
         let (slot, _) = slot_of(id);
         let base = LONG + slot * LONG_RECORD + if second { LONG_NAME } else { 0 };
         (word < LONG_NAME).then(|| self.words.word(base + word)).flatten()
@@ -644,7 +636,7 @@ impl Ledger {
     /// Chunks that have records.
     pub(crate) fn chunks(&self) -> impl Iterator<Item = usize> + '_ {
         (0..CHUNK_BITS).flat_map(|index| {
-            let bits = self.words.word(HEADER + index).map_or(0, |word| word.load(Relaxed));
+            let bits = self.words.load(HEADER + index, Relaxed);
             (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| index * 64 + bit)
         })
     }
@@ -652,7 +644,7 @@ impl Ledger {
     /// Programs are about to change names of a directory past the kernel.
     pub(crate) fn set_shared(&self, id: NodeId) {
         if let Some(names) = self.touch(id, word::NAMES) {
-            names.fetch_or(SHARED, Relaxed);
+            names.change().fetch_or(SHARED, Relaxed);
         }
     }
 
@@ -671,7 +663,7 @@ impl Ledger {
     /// The ids that the kernel may know.
     pub fn known(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.chunks().flat_map(|chunk| chunk * CHUNK..(chunk + 1) * CHUNK).filter_map(|slot| {
-            let head = self.words.word(RECORDS + slot * RECORD)?.load(Acquire);
+            let head = self.words.load(RECORDS + slot * RECORD, Acquire);
             let serial = u64::from(head as u32);
             (serial != 0).then_some(NodeId(serial << 32 | slot as u64))
         })
@@ -724,7 +716,66 @@ fn words_of<'a>(bytes: impl Iterator<Item = &'a u8>) -> impl Iterator<Item = u64
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
+    use std::rc::Rc;
     use std::sync::atomic::AtomicBool;
+    use vellum_sys::crash_point::{at_each, copy};
+
+    /// Where an object is, by the last byte of its name, and whether it has no name: what a record may say.
+    type Said = (Vec<u8>, bool);
+
+    #[test]
+    fn a_death_at_any_store_leaves_a_place_that_is_right() {
+        let long = |last: u8| CString::new([vec![b'n'; 200], vec![last]].concat()).unwrap();
+        let short = |last: u8| CString::new(vec![last]).unwrap();
+        let names: [[CString; 3]; 4] = [
+            [b'a', b'b', b'c'].map(short),
+            [b'a', b'b', b'c'].map(long),
+            [short(b'a'), long(b'b'), short(b'c')],
+            [long(b'a'), short(b'b'), long(b'c')],
+        ];
+        let (id, dir) = (NodeId(1 << 32 | 3), NodeId(1 << 32 | 2));
+        let mut points = 0;
+        for [a, b, c] in &names {
+            let ledger = Rc::new(Ledger::create().unwrap());
+            let place = |name: &'static CStr| (dir, Name::new(name).unwrap());
+            let [a, b, c] = [a, b, c].map(|name| place(Box::leak(name.clone().into_boxed_c_str())));
+            let seen = Rc::new(Cell::new(0));
+            // Each step, and what a successor may read while it is made: None is no record.
+            let mut step = |allowed: &'static [Option<(&'static [u8], bool)>], work: &dyn Fn(&Ledger)| {
+                let (left, seen) = (Rc::clone(&ledger), Rc::clone(&seen));
+                let look = move || {
+                    seen.set(seen.get() + 1);
+                    let left = Ledger::open(copy(left.descriptor(), c"copy").unwrap()).unwrap();
+                    let said: Option<Said> = left.read(id).map(|record| {
+                        assert!(record.ino == 7 && record.places.iter().all(|(parent, _)| *parent == dir));
+                        let last = |(_, name): &Spot| *name.to_bytes().last().unwrap();
+                        (record.places.iter().map(last).collect(), record.flags.contains(Flags::GONE))
+                    });
+                    let is_allowed =
+                        |one: &Option<(&[u8], bool)>| one.map(|(names, gone)| (names.to_vec(), gone)) == said;
+                    assert!(allowed.iter().any(is_allowed), "{said:?} of {allowed:?}");
+                };
+                points += at_each(look, || work(&ledger)).1;
+            };
+            step(&[None], &|ledger| ledger.enter(id, 7, Some(a), Flags::empty()));
+            step(&[Some((b"a", false)), Some((b"ab", false))], &|ledger| ledger.prepare_move(id, b));
+            step(&[Some((b"ab", false)), Some((b"b", false))], &|ledger| ledger.settle(id, Some(b)));
+            // One that fails, and the object stays.
+            step(&[Some((b"b", false)), Some((b"bc", false))], &|ledger| ledger.prepare_move(id, c));
+            step(&[Some((b"bc", false)), Some((b"b", false))], &|ledger| ledger.settle(id, Some(b)));
+            // Without a word before it.
+            step(&[Some((b"b", false)), Some((b"c", false))], &|ledger| ledger.settle(id, Some(c)));
+            step(&[Some((b"c", false))], &|ledger| ledger.hold_orphan(id, 5));
+            step(&[Some((b"c", false)), Some((b"c", true))], &|ledger| ledger.settle(id, None));
+            step(&[Some((b"c", true)), Some((b"c", false)), Some((b"a", false))], &|ledger| {
+                ledger.settle(id, Some(a));
+            });
+            step(&[Some((b"a", false)), None], &|ledger| ledger.leave(id));
+            assert!(ledger.read(id).is_none() && seen.get() > 0);
+        }
+        assert!(points > 400, "{points} stores");
+    }
 
     #[test]
     fn opens_never_count_with_another_file_than_theirs() {

@@ -89,7 +89,7 @@ impl Ledger {
 
     fn set_searching(&self, at: usize, value: u64) {
         if let Some(word) = self.search_word(at) {
-            word.store(value, Release);
+            word.change().store(value, Release);
         }
     }
 

@@ -1,8 +1,15 @@
 //! Each policy against what its paper says, and all of them against a plain list of what they hold.
 
-use super::*;
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+#[path = "support/policies.rs"]
+mod policies;
+
+use policies::{Kind, Lru, Sieve};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use vellum_cache::{Handle, Policy, S3Fifo};
 
 fn drain(queue: &mut dyn Policy) -> Vec<u32> {
     std::iter::from_fn(|| queue.victim()).collect()
@@ -65,7 +72,7 @@ fn s3_fifo_keeps_what_proves_itself() {
 #[test]
 fn one_reading_of_everything_drives_out_what_is_used_only_in_lru() {
     for kind in Kind::ALL {
-        let mut queue = kind.make();
+        let mut queue = kind.policy()();
         let used = filled(&mut *queue, 0..50);
         for _ in 0..3 {
             used.iter().for_each(|entry| queue.hit(*entry));
@@ -89,7 +96,7 @@ proptest! {
         kind in prop::sample::select(Kind::ALL.to_vec()),
         steps in prop::collection::vec((0_u8..8, any::<u16>()), 0..400),
     ) {
-        let mut queue = kind.make();
+        let mut queue = kind.policy()();
         let mut held = BTreeMap::new();
         for (at, (step, pick)) in (0_u32..).zip(steps) {
             let picked = held.iter().nth(usize::from(pick) % held.len().max(1)).map(|(item, entry)| (*item, *entry));

@@ -1,10 +1,10 @@
 //! Numbers as people read them.
 
 /// What stands where there is no number.
-pub(super) const NONE: &str = "\u{2013}";
+pub(crate) const NONE: &str = "\u{2013}";
 
 /// A time with a unit in which it reads well.
-pub(super) fn time(seconds: f64) -> String {
+pub(crate) fn time(seconds: f64) -> String {
     match seconds {
         s if s < 0.999_95e-3 => format!("{:.1}\u{a0}µs", s * 1e6),
         s if s < 0.999_995 => format!("{:.2}\u{a0}ms", s * 1e3),
@@ -13,7 +13,7 @@ pub(super) fn time(seconds: f64) -> String {
 }
 
 /// A size with a unit in which it reads well.
-pub(super) fn bytes(bytes: f64) -> String {
+pub(crate) fn bytes(bytes: f64) -> String {
     const STEP: f64 = 1024.0;
     match bytes {
         b if b < STEP => format!("{b:.0}\u{a0}B"),
@@ -25,7 +25,7 @@ pub(super) fn bytes(bytes: f64) -> String {
 }
 
 /// How many of something there are for one operation.
-pub(super) fn count(count: f64) -> String {
+pub(crate) fn count(count: f64) -> String {
     let digits = match count {
         // Seldom is not never.
         c if c > 0.0 && c < 0.005 => return "<0.01".to_owned(),

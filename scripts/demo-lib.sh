@@ -39,17 +39,17 @@ slowly() {
 
 # The program to show: the release build where there is one, else a build for a first try, in a fraction of the time.
 if [ -z "${VELLUM-}" ]; then
-  PROFILE=try
-  [ ! -x "$HERE/target/release/vellum" ] || PROFILE=release
+  PROFILE=try FEATURES=${FEATURES---no-default-features}
+  [ ! -x "$HERE/target/release/vellum" ] || PROFILE=release FEATURES=
   VELLUM=$HERE/target/$PROFILE/vellum
 fi
 
 # build_vellum: builds that program, and says every five seconds how far it is.
 build_vellum() {
   local log pid n=0 rc total done start=$EPOCHREALTIME
-  total=$(cargo tree --locked --package vellum --edges normal,build --prefix none --format '{p}' 2> /dev/null | sort -u | wc -l)
+  total=$(cargo tree --locked --package vellum $FEATURES --edges normal,build --prefix none --format '{p}' 2> /dev/null | sort -u | wc -l)
   log=$(mktemp)
-  cargo build --profile "$PROFILE" --locked --package vellum > "$log" 2>&1 < /dev/null & pid=$!
+  cargo build --profile "$PROFILE" --locked --package vellum $FEATURES > "$log" 2>&1 < /dev/null & pid=$!
   while kill -0 $pid 2> /dev/null; do
     sleep 0.2; n=$((n + 1))
     [ $((n % 25)) = 0 ] || continue

@@ -3,7 +3,6 @@
 //! `vellum-tests` runs everything, `vellum-tests WORD...` what has one of the words in its name, `vellum-tests
 //! --list` names the cases. Every case runs in a mount and process namespace of its own, so that whatever it
 //! leaves behind goes with it.
-#![deny(unsafe_code)]
 
 mod cases;
 mod harness;

@@ -63,13 +63,9 @@ fn main() -> Result<()> {
         }
         client.sync().map_err(failed)?;
     }
-    // By a generator of our own: the same order each time.
+    // The same order each time.
     let mut order: Vec<u64> = (0..(mib << 20) / BLOCK as u64).collect();
-    let mut seed = 1_u64;
-    for at in (1..order.len()).rev() {
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        order.swap(at, (seed >> 33) as usize % (at + 1));
-    }
+    fastrand::Rng::with_seed(1).shuffle(&mut order);
     let mut all = vec![(Vec::new(), Vec::new()); CLIENTS.len()];
     for round in 0..rounds as usize {
         for turn in 0..CLIENTS.len() {

@@ -10,8 +10,9 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Duration;
+use support::fault::{FaultBranch, FaultPlan};
 use support::*;
-use vellum_branch::{DataCacheBranch, FaultBranch, FaultPlan, SETTLE, VersionCheck};
+use vellum_branch::{DataCacheBranch, SETTLE, VersionCheck};
 use vellum_cache::{BLOCK_BYTES, Config, S3Fifo, Shared, SlabMemory};
 use vellum_vfs::{Branch, BranchDir, BranchFile, Errno, OpenMode, RenameFlags};
 
@@ -287,7 +288,7 @@ fn faults_never_become_data() {
             let failed = act(&world);
             assert!(dies || failed.len() <= 1, "{failed:?}");
             assert!(
-                failed.iter().all(|errno| *errno == if dies { vellum_branch::DEAD } else { Errno::NOSPC })
+                failed.iter().all(|errno| *errno == if dies { support::fault::DEAD } else { Errno::NOSPC })
             );
             world.plan.reset();
             assert!(act(&world).is_empty());

@@ -1,8 +1,11 @@
 //! Nothing in a local branch leads out of it, blocks, or touches a device.
 #![allow(unreachable_pub, clippy::unwrap_used, reason = "one test program")]
 
+#[path = "../../sys/tests/support/faulty.rs"]
+mod faulty;
 mod support;
 
+use faulty::Faulty;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
@@ -11,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use support::*;
 use vellum_branch::LocalBranch;
-use vellum_sys::{Call, Faulty};
+use vellum_sys::Call;
 use vellum_vfs::{Branch, Errno, Name, OpenMode, RenameFlags};
 
 /// A directory with a secret in it, outside every branch.

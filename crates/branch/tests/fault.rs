@@ -1,12 +1,16 @@
 //! The two places where faults are injected: below a local branch (system calls) and above any branch (operations).
 #![allow(unreachable_pub, clippy::unwrap_used, reason = "one test program")]
 
+#[path = "../../sys/tests/support/faulty.rs"]
+mod faulty;
 mod support;
 
+use faulty::{Fault, Faulty, Occurrence};
 use std::sync::Arc;
+use support::fault::{DEAD, FaultBranch, FaultPlan};
 use support::*;
-use vellum_branch::{DEAD, FaultBranch, FaultPlan, LocalBranch, MemoryBranch};
-use vellum_sys::{Call, Fault, Faulty, Occurrence};
+use vellum_branch::{LocalBranch, MemoryBranch};
+use vellum_sys::Call;
 use vellum_vfs::{Branch, BranchDir, BranchFile, Errno, OpenMode, RenameFlags, Result};
 
 /// A small file made safely: written aside, named at last.
@@ -80,8 +84,8 @@ fn every_system_call_can_fail_and_be_the_last() {
         let result = publish(&*branch.root(), DATA);
         assert_eq!((result.is_ok(), sys.is_dead()), (step == steps, step < steps), "step {step}");
         if sys.is_dead() {
-            assert_eq!(errno(branch.statfs()), vellum_sys::DEAD);
-            assert_eq!(errno(branch.root().make_dir(n(c"x"), 0o700)), vellum_sys::DEAD);
+            assert_eq!(errno(branch.statfs()), faulty::DEAD);
+            assert_eq!(errno(branch.root().make_dir(n(c"x"), 0o700)), faulty::DEAD);
         }
         whole += usize::from(whole_or_absent(&*f.root(), DATA));
     }

@@ -7,10 +7,9 @@ mod support;
 use std::ffi::CStr;
 use std::fmt::Write;
 use std::sync::Arc;
+use support::fault::{FaultBranch, FaultPlan};
 use support::*;
-use vellum_branch::{
-    DataCacheBranch, FaultBranch, FaultPlan, MetadataCache, MetadataCacheBranch, VersionCheck,
-};
+use vellum_branch::{DataCacheBranch, MetadataCache, MetadataCacheBranch, VersionCheck};
 use vellum_vfs::{Branch, BranchDir, Errno, Object, OpenMode, RenameFlags};
 
 /// A branch over memory whose operations are counted, and what is known of it.

@@ -5,6 +5,7 @@
 #[path = "../tests/support/policies.rs"]
 mod policies;
 
+use fastrand::Rng;
 use policies::Kind;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use vellum_cache::Handle;
@@ -17,23 +18,6 @@ const KEYS: u64 = 20_000;
 const ACCESSES: usize = 400_000;
 /// Sizes of the cache, in percent of the different keys of a trace.
 const PERCENTS: [usize; 4] = [1, 5, 10, 20];
-
-/// xorshift64* (Vigna, 2016).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    /// From 0 to below 1.
-    fn part(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
-    }
-}
 
 /// Keys whose frequency falls with the power `skew` of their rank.
 struct Zipf(Vec<f64>);
@@ -48,15 +32,15 @@ impl Zipf {
         Self(sums.collect())
     }
 
-    fn draw(&self, random: &mut Random) -> u64 {
-        let at = random.part() * self.0.last().copied().unwrap_or_default();
+    fn draw(&self, random: &mut Rng) -> u64 {
+        let at = random.f64() * self.0.last().copied().unwrap_or_default();
         self.0.partition_point(|sum| *sum <= at) as u64
     }
 }
 
 fn made(seed: u64) -> Vec<(&'static str, Vec<u64>)> {
-    let mut random = Random(seed);
-    let zipf = |skew, random: &mut Random| {
+    let mut random = Rng::with_seed(seed);
+    let zipf = |skew, random: &mut Rng| {
         let zipf = Zipf::new(KEYS, skew);
         (0..ACCESSES).map(|_| zipf.draw(random)).collect::<Vec<u64>>()
     };

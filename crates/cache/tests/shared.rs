@@ -338,13 +338,8 @@ fn many_threads() {
             let (cache, disks) = (&cache, &disks);
             scope.spawn(move || {
                 let member = cache.join(thread as u32 + 1).unwrap();
-                let mut random = thread + 1;
-                let mut next = |below: usize| {
-                    random = random
-                        .wrapping_mul(6_364_136_223_846_793_005)
-                        .wrapping_add(1_442_695_040_888_963_407);
-                    (random >> 33) as usize % below
-                };
+                let mut random = fastrand::Rng::with_seed(thread + 1);
+                let mut next = |below: usize| random.usize(..below);
                 let mut files: Vec<FileReader<MemFd>> =
                     disks.iter().map(|disk| member.open(disk.now()).unwrap()).collect();
                 let mut loans = Vec::new();

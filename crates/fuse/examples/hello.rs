@@ -11,7 +11,6 @@
 //! because the mount has `default_permissions`.
 
 use std::collections::{BTreeMap, HashMap};
-use std::ffi::CStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 use vellum_fuse::{MountOptions, Session, SessionOptions, mount};
@@ -145,7 +144,7 @@ impl Filesystem for Hello {
     fn rmdir(&self, _: &Cx<'_>, parent: NodeId, name: Name<'_>) -> Result<()> {
         self.remove(parent, name)
     }
-    fn open(&self, _: &Cx<'_>, _: NodeId, _: u32) -> Result<OpenReply> {
+    fn open(&self, _: &Cx<'_>, _: NodeId, _: OpenFlags) -> Result<OpenReply> {
         // Never ask again: reads and writes name the node, and no state is kept per open file.
         Err(Errno::NOSYS.into())
     }
@@ -155,7 +154,7 @@ impl Filesystem for Hello {
         dir: NodeId,
         name: Name<'_>,
         mode: u32,
-        _: u32,
+        _: OpenFlags,
     ) -> Result<(Entry, OpenReply)> {
         let entry = self.make(cx, dir, name, mode | 0o100_000)?;
         Ok((entry, OpenReply { handle: Handle(0), io: OpenIo::Cached { keep: true } }))
@@ -185,10 +184,7 @@ impl Filesystem for Hello {
             Ok(data.len())
         })
     }
-    fn fsync(&self, _: &Cx<'_>, _: NodeId, _: Handle, _: bool) -> Result<()> {
-        Ok(())
-    }
-    fn opendir(&self, _: &Cx<'_>, _: NodeId, _: u32) -> Result<OpenReply> {
+    fn opendir(&self, _: &Cx<'_>, _: NodeId, _: OpenFlags) -> Result<OpenReply> {
         Err(Errno::NOSYS.into())
     }
     fn readdir(
@@ -212,45 +208,8 @@ impl Filesystem for Hello {
             Ok(())
         })
     }
-    fn readdirplus(
-        &self,
-        cx: &Cx<'_>,
-        node: NodeId,
-        h: Handle,
-        at: u64,
-        sink: &mut dyn DirSink,
-    ) -> Result<()> {
-        self.readdir(cx, node, h, at, sink)
-    }
-    fn fsyncdir(&self, _: &Cx<'_>, _: NodeId, _: Handle, _: bool) -> Result<()> {
-        Ok(())
-    }
     fn statfs(&self, _: &Cx<'_>, _: NodeId) -> Result<StatFs> {
         Ok(StatFs { frsize: 4096, bsize: 4096, namelen: 255, ..StatFs::default() })
-    }
-    fn readlink(&self, _: &Cx<'_>, _: NodeId, _: &mut [u8]) -> Result<usize> {
-        Err(Errno::INVAL.into())
-    }
-    fn symlink(&self, _: &Cx<'_>, _: NodeId, _: Name<'_>, _: &CStr) -> Result<Entry> {
-        Err(Errno::PERM.into())
-    }
-    fn link(&self, _: &Cx<'_>, _: NodeId, _: NodeId, _: Name<'_>) -> Result<Entry> {
-        Err(Errno::PERM.into())
-    }
-    fn rename(&self, _: &Cx<'_>, _: (NodeId, Name<'_>), _: (NodeId, Name<'_>), _: RenameFlags) -> Result<()> {
-        Err(Errno::PERM.into())
-    }
-    fn setxattr(&self, _: &Cx<'_>, _: NodeId, _: &CStr, _: &[u8], _: XattrFlags) -> Result<()> {
-        Err(Errno::OPNOTSUPP.into())
-    }
-    fn getxattr(&self, _: &Cx<'_>, _: NodeId, _: &CStr, _: &mut [u8]) -> Result<usize> {
-        Err(Errno::OPNOTSUPP.into())
-    }
-    fn listxattr(&self, _: &Cx<'_>, _: NodeId, _: &mut [u8]) -> Result<usize> {
-        Err(Errno::OPNOTSUPP.into())
-    }
-    fn removexattr(&self, _: &Cx<'_>, _: NodeId, _: &CStr) -> Result<()> {
-        Err(Errno::OPNOTSUPP.into())
     }
 }
 

@@ -4,7 +4,6 @@
 //! `cargo run --release -p vellum-fuse --example request_cost [-- workers=N spin=MICROSECONDS awake=true seconds=S request=lookup clients=1]`
 
 use std::error::Error;
-use std::ffi::CStr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -12,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use vellum_fuse::{MountOptions, Session, SessionOptions, mount};
 use vellum_vfs::{
-    Attr, AttrReply, Context, DirSink, Entry, Errno, Filesystem, Handle, Name, NodeId, OpenReply,
-    RenameFlags, Result, SetAttr, StatFs, WriteFlags, XattrFlags,
+    Attr, AttrReply, Context, DirSink, Entry, Errno, Filesystem, Handle, Name, NodeId, OpenFlags, OpenReply,
+    Result, StatFs,
 };
 
 /// An empty directory, whose attributes may or may not be cached.
@@ -35,74 +34,20 @@ impl Filesystem for Nothing {
             if self.cacheable.load(Ordering::Relaxed) { Duration::from_secs(600) } else { Duration::ZERO };
         Ok(AttrReply { attr, ttl })
     }
-    fn setattr(&self, _: &Cx<'_>, _: NodeId, _: Option<Handle>, _: &SetAttr) -> Result<AttrReply> {
-        Err(Errno::PERM.into())
-    }
-    fn readlink(&self, _: &Cx<'_>, _: NodeId, _: &mut [u8]) -> Result<usize> {
-        Err(Errno::INVAL.into())
-    }
-    fn mknod(&self, _: &Cx<'_>, _: NodeId, _: Name<'_>, _: u32, _: u64) -> Result<Entry> {
-        Err(Errno::PERM.into())
-    }
-    fn mkdir(&self, _: &Cx<'_>, _: NodeId, _: Name<'_>, _: u32) -> Result<Entry> {
-        Err(Errno::PERM.into())
-    }
-    fn symlink(&self, _: &Cx<'_>, _: NodeId, _: Name<'_>, _: &CStr) -> Result<Entry> {
-        Err(Errno::PERM.into())
-    }
-    fn link(&self, _: &Cx<'_>, _: NodeId, _: NodeId, _: Name<'_>) -> Result<Entry> {
-        Err(Errno::PERM.into())
-    }
-    fn unlink(&self, _: &Cx<'_>, _: NodeId, _: Name<'_>) -> Result<()> {
-        Err(Errno::PERM.into())
-    }
-    fn rmdir(&self, _: &Cx<'_>, _: NodeId, _: Name<'_>) -> Result<()> {
-        Err(Errno::PERM.into())
-    }
-    fn rename(&self, _: &Cx<'_>, _: (NodeId, Name<'_>), _: (NodeId, Name<'_>), _: RenameFlags) -> Result<()> {
-        Err(Errno::PERM.into())
-    }
-    fn open(&self, _: &Cx<'_>, _: NodeId, _: u32) -> Result<OpenReply> {
-        Err(Errno::PERM.into())
-    }
-    fn create(&self, _: &Cx<'_>, _: NodeId, _: Name<'_>, _: u32, _: u32) -> Result<(Entry, OpenReply)> {
+    fn open(&self, _: &Cx<'_>, _: NodeId, _: OpenFlags) -> Result<OpenReply> {
         Err(Errno::PERM.into())
     }
     fn read(&self, _: &Cx<'_>, _: NodeId, _: Handle, _: u64, _: &mut [u8]) -> Result<usize> {
         Err(Errno::IO.into())
     }
-    fn write(&self, _: &Cx<'_>, _: NodeId, _: Handle, _: u64, _: &[u8], _: WriteFlags) -> Result<usize> {
-        Err(Errno::IO.into())
-    }
-    fn fsync(&self, _: &Cx<'_>, _: NodeId, _: Handle, _: bool) -> Result<()> {
-        Ok(())
-    }
-    fn opendir(&self, _: &Cx<'_>, _: NodeId, _: u32) -> Result<OpenReply> {
+    fn opendir(&self, _: &Cx<'_>, _: NodeId, _: OpenFlags) -> Result<OpenReply> {
         Err(Errno::NOSYS.into())
     }
     fn readdir(&self, _: &Cx<'_>, _: NodeId, _: Handle, _: u64, _: &mut dyn DirSink) -> Result<()> {
         Ok(())
     }
-    fn readdirplus(&self, _: &Cx<'_>, _: NodeId, _: Handle, _: u64, _: &mut dyn DirSink) -> Result<()> {
-        Ok(())
-    }
-    fn fsyncdir(&self, _: &Cx<'_>, _: NodeId, _: Handle, _: bool) -> Result<()> {
-        Ok(())
-    }
     fn statfs(&self, _: &Cx<'_>, _: NodeId) -> Result<StatFs> {
         Ok(StatFs::default())
-    }
-    fn setxattr(&self, _: &Cx<'_>, _: NodeId, _: &CStr, _: &[u8], _: XattrFlags) -> Result<()> {
-        Err(Errno::OPNOTSUPP.into())
-    }
-    fn getxattr(&self, _: &Cx<'_>, _: NodeId, _: &CStr, _: &mut [u8]) -> Result<usize> {
-        Err(Errno::OPNOTSUPP.into())
-    }
-    fn listxattr(&self, _: &Cx<'_>, _: NodeId, _: &mut [u8]) -> Result<usize> {
-        Err(Errno::OPNOTSUPP.into())
-    }
-    fn removexattr(&self, _: &Cx<'_>, _: NodeId, _: &CStr) -> Result<()> {
-        Err(Errno::OPNOTSUPP.into())
     }
 }
 

@@ -26,7 +26,7 @@ mod workers;
 
 pub use mount::{FuseMount, Method, MountError, MountOptions, is_mounted, mount, unmount};
 pub use session::inflight::{AnswerCounts, Inflight};
-pub use session::init::{MAX_WRITE_LIMIT, Profile, SessionOptions, SessionParameters, WORKERS_MAX, Workers};
+pub use session::init::{MAX_WRITE_LIMIT, SessionOptions, SessionParameters, WORKERS_MAX, Workers};
 pub use session::notify::{FuseNotifier, disbelieve, resend};
 pub use session::stats::{Counts, TIME_CLASSES, Times, class_limit};
 pub use session::{Session, SessionHandle};

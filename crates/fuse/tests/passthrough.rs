@@ -1,5 +1,6 @@
 //! The passthrough profile: data that never comes to the daemon, and the swap of node ids.
 #![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(unsafe_code, reason = "a mapping")]
 
 mod common;
 
@@ -12,8 +13,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+use vellum_fuse::SessionOptions;
 use vellum_fuse::wire::{InitFlags, Opcode};
-use vellum_fuse::{Profile, SessionOptions};
+use vellum_vfs::Profile;
 
 /// A shared mapping of one page.
 struct Mapping(*mut u8);

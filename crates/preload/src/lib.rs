@@ -12,6 +12,7 @@
 //!
 //! One file for every libc: nothing of any is used but `dl_iterate_phdr`, `getauxval`, `__errno_location` and `environ`, which all have. System
 //! calls are made here, nothing is allocated, and no lock is ever waited for, so that all of it may run in signal handlers.
+#![allow(unsafe_code, reason = "it stands in place of the C library")]
 #![cfg_attr(not(test), no_std)]
 #![allow(clippy::multiple_unsafe_ops_per_block, reason = "tables of other objects are followed word by word")]
 

@@ -66,7 +66,6 @@
 //!
 //! Examples: `examples/session.rs` makes the memory and calls through it; `examples/call_cost.rs` measures.
 #![no_std]
-#![deny(unsafe_code)]
 
 #[cfg(any(test, loom))]
 extern crate std;
@@ -76,6 +75,7 @@ mod call;
 mod client;
 mod copy;
 pub mod files;
+mod fnv;
 mod head;
 mod layout;
 #[cfg(not(loom))]
@@ -97,6 +97,7 @@ mod view;
 
 pub use call::Call;
 pub use client::{AttachError, CallError, Caller, Client, Slot};
+pub use fnv::fnv1a;
 pub use head::{CORE_UNKNOWN, Request, Response};
 pub use layout::{DATA_MAX, Layout, LayoutError, MAGIC, SLOTS_MAX, VERSION};
 #[cfg(not(loom))]

@@ -5,7 +5,8 @@
 
 mod common;
 
-use common::{Mapping, Random, epoch, memory};
+use common::{Mapping, epoch, memory};
+use fastrand::Rng;
 use rustix::fs::{FallocateFlags, fallocate};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -21,39 +22,39 @@ fn caller(key: u64) -> Caller {
 }
 
 /// A value that may well mean something.
-fn plausible(random: &mut Random) -> u64 {
-    let word = |random: &mut Random| (1 << 16 | random.below(2) << 8 | random.below(9)) as u32;
-    match random.below(6) {
+fn plausible(random: &mut Rng) -> u64 {
+    let word = |random: &mut Rng| (1 << 16 | random.u64(..2) << 8 | random.u64(..9)) as u32;
+    match random.u64(..6) {
         0 => 0,
         1 => u64::MAX,
-        2 => random.next(),
-        3 => random.below(1 << 16) << random.below(48),
+        2 => random.u64(..),
+        3 => random.u64(..1 << 16) << random.u64(..48),
         // A state word, and how long to spin.
-        _ => u64::from(word(random)) | random.next() << 32,
+        _ => u64::from(word(random)) | random.u64(..) << 32,
     }
 }
 
 /// Does something with a call that a service might do.
-fn answer<'r>(mut call: Call<'r, Linux>, random: &mut Random, kept: &mut Vec<Call<'r, Linux>>) {
+fn answer<'r>(mut call: Call<'r, Linux>, random: &mut Rng, kept: &mut Vec<Call<'r, Linux>>) {
     let request = *call.request();
     assert!(request.len as usize <= call.capacity());
-    let mut data = vec![0; random.below(3 * call.capacity() as u64) as usize];
-    let offset = random.below(2 * call.capacity() as u64) as usize;
+    let mut data = vec![0; random.u64(..3 * call.capacity() as u64) as usize];
+    let offset = random.u64(..2 * call.capacity() as u64) as usize;
     assert!(call.read_data(offset, &mut data) <= request.len as usize);
     assert!(call.write_data(offset, &data) <= call.capacity());
-    let len = random.next() as u32;
-    match random.below(4) {
+    let len = random.u64(..) as u32;
+    match random.u64(..4) {
         0 => drop(call),
         1 if kept.len() < 8 => kept.push(call),
         _ => {
-            call.reply(Response { status: 0, len, values: [random.next(); 6] });
+            call.reply(Response { status: 0, len, values: [random.u64(..); 6] });
         }
     }
 }
 
 #[test]
 fn scribbling_over_everything_harms_nobody_else() {
-    let seed = Random::seed();
+    let seed = common::seed();
     let layout = Layout::new(16, 256).unwrap();
     let (bad_fd, good_fd) = (memory(&layout), memory(&layout));
     let maps = [&bad_fd, &bad_fd, &good_fd, &good_fd].map(|fd| Mapping::new(fd, layout.bytes()));
@@ -69,17 +70,17 @@ fn scribbling_over_everything_harms_nobody_else() {
         for number in 0..2 {
             let fd = &bad_fd;
             scope.spawn(move || {
-                let mut random = Random(seed + number);
+                let mut random = Rng::with_seed(seed + number);
                 while !stopped() {
                     for _ in 0..200 {
                         let words = bad_theirs.words();
                         // Where the control words are rather than among the data, most of the time.
-                        let limit = if random.below(4) == 0 { words.len() } else { 700 };
-                        let word = &words[random.below(limit as u64) as usize];
+                        let limit = if random.u64(..4) == 0 { words.len() } else { 700 };
+                        let word = &words[random.u64(..limit as u64) as usize];
                         word.store(plausible(&mut random), Ordering::Relaxed);
                     }
                     futexes(bad_theirs, &layout, &mut random);
-                    if number == 0 && random.below(20) == 0 {
+                    if number == 0 && random.u64(..20) == 0 {
                         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
                         fallocate(fd, flags, 0, layout.bytes() as u64).unwrap();
                     }
@@ -87,13 +88,13 @@ fn scribbling_over_everything_harms_nobody_else() {
             });
         }
         scope.spawn(|| {
-            let mut random = Random(seed + 2);
+            let mut random = Rng::with_seed(seed + 2);
             while !stopped() {
                 let data = [1; 256];
-                let n = random.below(257) as usize;
+                let n = random.u64(..257) as usize;
                 let mut out = [0; 300];
                 let _ = accomplice.call(
-                    caller(random.next()),
+                    caller(random.u64(..)),
                     Request::default(),
                     &data[..n],
                     &mut out,
@@ -135,7 +136,7 @@ fn serve_both(
     let (bad_ring, good_ring) = (bad.ring().unwrap(), good.ring().unwrap());
     let mut pollers = [bad_ring.poller(), good_ring.poller()];
     let (mut polls, mut taken) = (0, 0);
-    let mut random = Random(seed);
+    let mut random = Rng::with_seed(seed);
     let mut kept = Vec::new();
     while !all_asked.load(Ordering::Relaxed) {
         polls += 1;
@@ -144,7 +145,7 @@ fn serve_both(
             answer(call, &mut random, &mut kept);
         }
         assert!(bad_ring.in_hand() <= bad.layout().slots());
-        if random.below(8) == 0
+        if random.u64(..8) == 0
             && let Some(call) = kept.pop()
         {
             call.reply(Response::status(1));
@@ -156,7 +157,7 @@ fn serve_both(
             let asked = call.request().args[0];
             call.reply(Response { status: 0, len: 0, values: [asked; 6] });
         }
-        if random.below(50) == 0 {
+        if random.u64(..50) == 0 {
             pollers[0].sleep(Some(100_000));
         }
     }
@@ -164,8 +165,8 @@ fn serve_both(
 }
 
 /// Wakes and sleeps a little on words that are the service's.
-fn futexes(map: &Mapping, layout: &Layout, random: &mut Random) {
-    let line = 128 + random.below(layout.slots().into()) as usize * 64;
+fn futexes(map: &Mapping, layout: &Layout, random: &mut Rng) {
+    let line = 128 + random.u64(..u64::from(layout.slots())) as usize * 64;
     let word = common::low_half(&map.words()[line / 8]);
     Linux.wake(word);
     Linux.wait(word, word.load(Ordering::Relaxed), Some(1000));
@@ -254,8 +255,8 @@ fn who_rings_for_nothing_is_looked_at_now_and_then() {
 
 #[test]
 fn a_header_that_lies_is_refused() {
-    let seed = Random::seed();
-    let mut random = Random(seed);
+    let seed = common::seed();
+    let mut random = Rng::with_seed(seed);
     let layout = Layout::new(4, 64).unwrap();
     let fd = memory(&layout);
     let (ours, theirs) = (Mapping::new(&fd, layout.bytes()), Mapping::new(&fd, layout.bytes()));
@@ -263,13 +264,13 @@ fn a_header_that_lies_is_refused() {
     assert!(Session::create(ours.region(), larger, epoch(1), Linux).is_err());
     for _ in 0..2000 {
         let session = Session::create(ours.region(), layout, epoch(1), Linux).unwrap();
-        for _ in 0..=random.below(3) {
-            theirs.words()[random.below(9) as usize].store(plausible(&mut random), Ordering::Relaxed);
+        for _ in 0..=random.u64(..3) {
+            theirs.words()[random.u64(..9) as usize].store(plausible(&mut random), Ordering::Relaxed);
         }
         // Whatever it says, what the client believes lies inside.
         if let Ok(client) = Client::attach(theirs.region(), Linux) {
             assert!(client.layout().bytes() <= layout.bytes());
-            let call = client.call(caller(random.next()), Request::default(), &[1; 64], &mut [], Some(0));
+            let call = client.call(caller(random.u64(..)), Request::default(), &[1; 64], &mut [], Some(0));
             assert!(matches!(call, Err(CallError::Gone | CallError::Full | CallError::TooLarge)));
         }
         // The service does not look there.

@@ -4,7 +4,8 @@
 
 mod common;
 
-use common::{Mapping, Random, epoch, memory, sum};
+use common::{Mapping, epoch, memory, sum};
+use fastrand::Rng;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -44,7 +45,7 @@ fn serve(poller: &mut Poller<'_, Linux>, stop: &AtomicBool) {
 #[test]
 fn eight_threads_with_data_both_ways() {
     const THREADS: u64 = 8;
-    let seed = Random::seed();
+    let seed = common::seed();
     let layout = Layout::new(8, 8192).unwrap();
     let fd = memory(&layout);
     let (ours, theirs) = (Mapping::new(&fd, layout.bytes()), Mapping::new(&fd, layout.bytes()));
@@ -58,14 +59,14 @@ fn eight_threads_with_data_both_ways() {
             .map(|thread| {
                 let (client, full) = (&client, &full);
                 scope.spawn(move || {
-                    let mut random = Random(seed ^ thread);
+                    let mut random = Rng::with_seed(seed ^ thread);
                     let until = Instant::now() + Duration::from_secs(2);
                     let mut calls = 0;
                     while Instant::now() < until {
                         let data: Vec<u8> =
-                            (0..random.below(8193)).map(|n| (n ^ random.0 ^ thread) as u8).collect();
+                            (0..random.u64(..8193)).map(|n| (n ^ random.get_seed() ^ thread) as u8).collect();
                         let mut out = vec![0; 8192];
-                        let number = random.next();
+                        let number = random.u64(..);
                         let request = Request {
                             opcode: 1,
                             tag: number,

@@ -14,34 +14,15 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use vellum_branch::WritebackLimits;
+pub use vellum_union::OverrideStat;
 use vellum_vfs::IdMap;
+pub use vellum_vfs::Profile;
 
 /// Most layers of one instance, the upper included.
 pub const LAYERS_MAX: usize = 500;
 
 /// Most worker threads of one instance.
 pub const WORKERS_MAX: usize = 64;
-
-/// How file data travels.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Profile {
-    /// Through the page cache of the mount, with write-back and without opens. Works without privileges.
-    #[default]
-    Cached,
-    /// Straight to the layer's file, for big files and databases. Needs CAP_SYS_ADMIN.
-    Passthrough,
-}
-
-impl Profile {
-    /// Its name in options and reports.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Cached => "cached",
-            Self::Passthrough => "passthrough",
-        }
-    }
-}
 
 /// Which lower files are copied block by block as they are written to, and not whole at the first write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -164,14 +145,6 @@ pub struct MountFlags {
     pub sync: bool,
     /// Every change of a directory is synchronous.
     pub dirsync: bool,
-}
-
-/// The kind of attribute in which an upper records owner, group, mode and type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum OverrideStat {
-    /// One that only a privileged process can set.
-    Privileged,
-    User,
 }
 
 /// Everything that makes an instance. Relative paths are relative to the working directory at the time of

@@ -20,3 +20,7 @@ pub mod store_door;
 
 pub use failure::Failure;
 pub use layers::source::LayerSource;
+
+#[cfg(test)]
+#[path = "../../branch/tests/support/fault/mod.rs"]
+mod fault;

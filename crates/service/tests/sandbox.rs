@@ -5,6 +5,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+#[path = "../../sys/tests/support/file_handle.rs"]
+mod file_handle;
+
+use file_handle::FileHandle;
 use nix::sched::{CloneFlags, unshare};
 use rustix::fs::{
     AtFlags, CWD, FileType, Mode as Bits, OFlags, XattrFlags, mkdirat, openat, renameat, symlinkat, unlinkat,
@@ -22,7 +26,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use vellum_service::sandbox::{ActiveSandbox, Mode, Plan, Roots, enter};
-use vellum_sys::{FileHandle, Real, Sys};
+use vellum_sys::{Real, Sys};
 
 /// An ordinary user.
 const USER: u32 = 1000;

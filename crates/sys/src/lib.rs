@@ -1,7 +1,8 @@
-//! Every system call that Vellum uses, behind a trait with a fault-injecting twin, and the calls of libcephfs.
+//! Every system call that Vellum uses, behind a trait, and the calls of libcephfs.
 //!
-//! [`Sys`] is the trait, [`Real`] the kernel, [`Faulty`] the twin. `unsafe` stays in the small modules that wrap
+//! [`Sys`] is the trait, [`Real`] the kernel. `unsafe` stays in the small modules that wrap
 //! calls for which no safe wrapper exists.
+#![allow(unsafe_code, reason = "system calls")]
 
 mod call;
 pub mod ceph;
@@ -10,11 +11,8 @@ mod code_pages;
 pub mod cpu_latency;
 pub mod crash_point;
 mod daemon;
-mod fault;
-mod fnv;
 mod fork_shared_words;
 pub mod fuse_dev;
-mod handle;
 mod lease;
 mod lock;
 mod map;
@@ -48,10 +46,7 @@ pub use clone_files::{
 };
 pub use code_pages::{drop_code, find_code};
 pub use daemon::{BlockedSignals, Fork, become_io_flusher, calm_signals, fork, thread_count};
-pub use fault::{DEAD, Fault, Faulty, Occurrence};
-pub use fnv::fnv1a;
 pub use fork_shared_words::{FAMILY_WORDS, ForkSharedWords};
-pub use handle::FileHandle;
 pub use lease::{give_lease_back, has_writers, ignore_leases, lease_to_read, open_beside_leases};
 pub use lock::{LockKind, is_ofd_shared};
 pub use map::ReadMap;
@@ -75,7 +70,7 @@ pub use sys::{Real, Result, Sys};
 pub use thread_signal::signal_thread;
 pub use uncached_stat::fresh_size;
 pub use usage::{Usage, UsageScope, usage};
-pub use vellum_ring::memory;
+pub use vellum_ring::{fnv1a, memory};
 pub use wait::{wait_for, wait_until};
 pub use xattr::XattrTarget;
 

@@ -1,7 +1,7 @@
 //! The trait of system calls.
 //!
 //! Each call is written once, as a provided method: it passes a gate, then enters the kernel. The gate of
-//! [`Real`] is empty and vanishes when compiled; that of [`crate::Faulty`] counts, refuses and shortens.
+//! [`Real`] is empty and vanishes when compiled; that of the twin for tests (`tests/support/faulty.rs`) counts, refuses and shortens.
 #![forbid(unsafe_code)]
 
 use crate::call::Call;

@@ -4,19 +4,10 @@ use crate::coherence::generations::Generations;
 use crate::layers::handles::Budget;
 use crate::nodes::limit::NodeLimit;
 use crate::nodes::recovery::ledger::Ledger;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
-use vellum_vfs::{Branch, Export, IdMap};
-
-/// How the kernel does the I/O of the union's files.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Profile {
-    /// Through the kernel's page cache, without opens, with write-back.
-    #[default]
-    Cached,
-    /// Regular files are handed to the kernel; needs privilege.
-    Passthrough,
-}
+use vellum_vfs::{Branch, Export, IdMap, Profile};
 
 /// Whose files all files seem to be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,7 +19,7 @@ pub struct Squash {
 }
 
 /// The kind of attribute in which an upper records owner, group, mode and type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OverrideStat {
     /// One that only a privileged process can set.
     Privileged,

@@ -50,12 +50,13 @@ mod handout;
 mod layers;
 mod nodes;
 mod ops;
+mod questions;
 mod sync;
 mod union;
 
 pub use coherence::generations::{Generations, Mappable};
 pub use config::{
-    DURABLE, OverrideStat, PARTIAL_FROM, PARTIAL_FROM_PASSTHROUGH, PASSTHROUGH_FROM, Profile, Run, Squash,
+    DURABLE, OverrideStat, PARTIAL_FROM, PARTIAL_FROM_PASSTHROUGH, PASSTHROUGH_FROM, Run, Squash,
     UnionConfig, UpperConfig,
 };
 pub use extents::OwnBlocks;
@@ -68,4 +69,9 @@ pub use nodes::recovery::ledger::Ledger;
 pub use nodes::recovery::lost_forgets::LostForgets;
 pub use ops::flatten::{Extent, FlattenRun};
 pub use ops::inspect::{Blocks, NodeReport, Summary};
+pub use questions::{QUESTION, Questions};
 pub use union::Union;
+
+#[cfg(test)]
+#[path = "../../branch/tests/support/fault/mod.rs"]
+mod fault;

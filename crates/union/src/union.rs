@@ -8,9 +8,11 @@ use crate::nodes::Nodes;
 use crate::nodes::node::{Body, Node};
 use crate::nodes::recovery::lost_forgets::LostForgets;
 use crate::nodes::shared_name::SharedName;
+use crate::questions::{QUESTION, Questions};
 use std::collections::HashMap;
+use std::ffi::CStr;
 use std::os::fd::{OwnedFd, RawFd};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 use vellum_vfs::{NodeId, Result};
 
 /// A writable (or read-only) tree made of layers; a [`vellum_vfs::Filesystem`].
@@ -22,6 +24,7 @@ pub(crate) struct Core {
     pub(crate) upper: Upper,
     pub(crate) nodes: Nodes,
     pub(crate) coherence: Coherence,
+    questions: OnceLock<Weak<dyn Questions>>,
 }
 
 impl Union {
@@ -32,13 +35,24 @@ impl Union {
         let (layers, work, aufs) = Layers::open(config)?;
         let nodes = Nodes::new(&layers.config, layers.root_dir()?);
         let coherence = Coherence::new(&layers, nodes.is_recovering());
-        Ok(Self(Core { layers, upper: Upper::new(work, aufs), nodes, coherence }))
+        Ok(Self(Core { layers, upper: Upper::new(work, aufs), nodes, coherence, questions: OnceLock::new() }))
     }
 
     /// Goes on with what a predecessor has left in [`UnionConfig::ledger`]; `held`: the descriptors that it names
     /// ([`crate::Ledger::held`]). To be called before the kernel asks for anything.
     pub fn resume(&self, held: HashMap<RawFd, OwnedFd>) {
         self.0.resume(held);
+    }
+
+    /// Has `questions` answer what is asked of the tree by attributes whose names begin with [`QUESTION`].
+    pub fn set_questions(&self, questions: Weak<dyn Questions>) {
+        let _ = self.0.questions.set(questions);
+    }
+
+    /// Who answers the attribute `name`; None: it is a file's own.
+    pub(crate) fn questions(&self, name: &CStr) -> Option<Arc<dyn Questions>> {
+        let is_question = name.to_bytes().starts_with(QUESTION.as_bytes());
+        if is_question { self.0.questions.get()?.upgrade() } else { None }
     }
 
     /// From so many nodes on, the bell of [`UnionConfig::nodes`] is rung, once.

@@ -3,13 +3,14 @@
 
 mod common;
 
+use common::fault::FaultPlan;
 use common::{NO_HANDLE, ROOT, faulty, name, walk};
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
-use vellum_branch::{FaultPlan, MemoryBranch};
+use vellum_branch::MemoryBranch;
 use vellum_union::Union;
-use vellum_vfs::{Branch, Errno, Filesystem, NodeId, SetAttr, SetTime, Timestamp, WriteFlags};
+use vellum_vfs::{Branch, Errno, Filesystem, NodeId, OpenFlags, SetAttr, SetTime, Timestamp, WriteFlags};
 
 fn union(disk: &Arc<MemoryBranch>, plan: &Arc<FaultPlan>) -> Union {
     let mut config = faulty(disk, plan);
@@ -36,14 +37,14 @@ fn a_change_done_by_half_is_inherited_by_half() {
         let fs = union(&copy, &plan);
         let dir = node(&fs, "dir");
         // So that its owner and mode are known.
-        fs.create(&ROOT, dir, name(c"first"), 0o644, 0o302).unwrap();
+        fs.create(&ROOT, dir, name(c"first"), 0o644, OpenFlags::EXCL).unwrap();
         plan.reset();
         plan.fail_change(change, Errno::IO);
         let set = SetAttr { gid: Some(77), mode: Some(0o2770), ..SetAttr::default() };
         let done = fs.setattr(&ROOT, dir, None, &set);
         plan.reset();
         let is = fs.getattr(&ROOT, dir, None).unwrap().attr;
-        let made = fs.create(&ROOT, dir, name(c"second"), 0o644, 0o302).unwrap().0.attr;
+        let made = fs.create(&ROOT, dir, name(c"second"), 0o644, OpenFlags::EXCL).unwrap().0.attr;
         assert_eq!(made.gid, is.gid, "change {change} failed, {:?}", done.err());
     }
 }

@@ -25,13 +25,14 @@ mod stage;
 #[path = "faults/writeback.rs"]
 mod writeback;
 
+use common::bare;
+use common::fault::FaultPlan;
 use common::quiet::quietly;
 use common::tree::{self, Tree};
 use common::watchdog::Watched;
-use common::{Choices, bare};
 use scenarios::{Scenario, in_parts};
 use stage::{Kind, Stage};
-use vellum_branch::{FaultPlan, MemoryBranch};
+use vellum_branch::MemoryBranch;
 use vellum_union::Union;
 use vellum_vfs::{Errno, Result};
 
@@ -177,8 +178,8 @@ fn one_loss_of_power(stage: &Stage, scenario: &Scenario, known: &Known, number: 
     disk.record();
     let begun = disk.moment();
     (scenario.act)(&union).unwrap();
-    let mut choices = Choices(number);
-    let copy = disk.after_power_loss(begun, &mut |n| choices.below(n)).unwrap();
+    let mut choices = fastrand::Rng::with_seed(number);
+    let copy = disk.after_power_loss(begun, &mut |n| choices.usize(..n)).unwrap();
     let what = format!("power lost, choices {number}");
     let other = fresh(stage, &copy);
     stage.check_work(&copy, &format!("{} {:?}, {what}", scenario.name, stage.kind));

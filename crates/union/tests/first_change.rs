@@ -10,7 +10,9 @@ use std::ffi::CStr;
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 use vellum_union::Union;
-use vellum_vfs::{Entry, Errno, Filesystem, Name, NodeId, RenameFlags, Result, SetAttr, WriteFlags};
+use vellum_vfs::{
+    Entry, Errno, Filesystem, Name, NodeId, OpenFlags, RenameFlags, Result, SetAttr, WriteFlags,
+};
 use world::{Kernel, NO_HANDLE, O_EXCL, O_RDONLY, O_RDWR, ROOT, Storage, World};
 
 /// How the first file loses its name.
@@ -54,7 +56,7 @@ fn looked_up(world: &mut World, is_cut: &mut bool, dir: NodeId, name: &CStr) -> 
 }
 
 /// Opens a file by its name: where its node is stale, the name is looked up once more.
-fn opened(world: &mut World, is_cut: &mut bool, dir: NodeId, name: &CStr, flags: u32) -> NodeId {
+fn opened(world: &mut World, is_cut: &mut bool, dir: NodeId, name: &CStr, flags: OpenFlags) -> NodeId {
     for _ in 0..2 {
         let node = looked_up(world, is_cut, dir, name).node;
         match asked(world, is_cut, |world| world.union.open(&ROOT, node, flags).map(drop)) {

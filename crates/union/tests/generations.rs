@@ -10,11 +10,13 @@ use std::path::Path;
 use std::sync::Arc;
 use vellum_branch::LocalBranch;
 use vellum_sys::PersistentMemory;
-use vellum_union::{Generations, Profile, Union, UnionConfig, UpperConfig};
-use vellum_vfs::{Branch, Errno, Filesystem, NodeId, SetAttr, SetTime, Timestamp, WriteFlags};
+use vellum_union::{Generations, Union, UnionConfig, UpperConfig};
+use vellum_vfs::{
+    Branch, Errno, Filesystem, NodeId, OpenFlags, Profile, SetAttr, SetTime, Timestamp, WriteFlags,
+};
 
-const O_WRONLY: u32 = 1;
-const O_TRUNC: u32 = 0o1000;
+const O_WRONLY: OpenFlags = OpenFlags::WRONLY;
+const O_TRUNC: OpenFlags = OpenFlags::TRUNC;
 
 struct Ground {
     fs: Union,
@@ -96,7 +98,7 @@ fn a_cut_is_told_and_nothing_else_is() {
             assert!(!ground.stays(node, || ground.cut(node, 0)), "{what}: a cut to nothing");
             ground.write(node, 9000);
             let opened = |flags| ground.fs.open(&ROOT, node, flags).map(drop);
-            if profile == Profile::Passthrough || opened(0).is_ok() {
+            if profile == Profile::Passthrough || opened(OpenFlags::empty()).is_ok() {
                 assert!(!ground.stays(node, || opened(O_WRONLY | O_TRUNC).unwrap()), "{what}: O_TRUNC");
             }
         }
@@ -108,7 +110,7 @@ fn a_file_with_a_new_node_is_mapped_through_that_one() {
     let dir = tempfile::tempdir().unwrap();
     let ground = Ground::new(dir.path(), Profile::Passthrough);
     let old = ground.node("low");
-    ground.fs.open(&ROOT, old, 0).unwrap();
+    ground.fs.open(&ROOT, old, OpenFlags::empty()).unwrap();
     assert!(!ground.stays(old, || {
         let error = ground.fs.open(&ROOT, old, O_WRONLY).map(drop).unwrap_err();
         assert_eq!(error.errno(), Errno::STALE);

@@ -11,7 +11,9 @@ mod world;
 use proptest::prelude::*;
 use std::ffi::CString;
 use std::os::unix::fs::MetadataExt;
-use vellum_vfs::{Entry, Errno, Filesystem, Name, NodeId, RenameFlags, SetAttr, SetTime, WriteFlags};
+use vellum_vfs::{
+    Entry, Errno, Filesystem, Name, NodeId, OpenFlags, RenameFlags, SetAttr, SetTime, WriteFlags,
+};
 use world::{NO_HANDLE, O_EXCL, O_RDONLY, O_RDWR, O_TRUNC, ROOT, STORAGES, Seen, Storage, World};
 
 #[derive(Clone, Debug)]
@@ -28,7 +30,7 @@ enum Step {
     Chmod(usize),
     Unnamed(usize),
     Forget(usize),
-    Open(usize, u32),
+    Open(usize, OpenFlags),
     Restart,
 }
 
@@ -59,7 +61,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..16_usize).prop_map(Step::Chmod),
         1 => dir.prop_map(Step::Unnamed),
         1 => (0..16_usize).prop_map(Step::Forget),
-        3 => (0..16_usize, prop::sample::select(&[O_RDONLY, O_RDONLY, O_RDWR, O_RDWR | O_TRUNC]))
+        3 => (0..16_usize, prop::sample::select(vec![O_RDONLY, O_RDONLY, O_RDWR, O_RDWR | O_TRUNC]))
             .prop_map(|(o, flags)| Step::Open(o, flags)),
         3 => Just(Step::Restart),
     ]
@@ -116,7 +118,7 @@ fn carry_out(world: &mut World, step: &Step) {
             let _ = world.union.setattr(&ROOT, node(object), None, &set);
         }
         Step::Unnamed(dir) => {
-            let made = world.union.tmpfile(&ROOT, node(dir), 0o600, 0o2);
+            let made = world.union.tmpfile(&ROOT, node(dir), 0o600, O_RDWR);
             keep(world, made.ok().map(|(entry, _)| entry));
         }
         Step::Forget(at) => world.forget(at % count),

@@ -5,17 +5,17 @@
 use std::ffi::CString;
 use std::sync::{Arc, Barrier};
 use vellum_branch::LocalBranch;
-use vellum_union::{PASSTHROUGH_FROM, Profile, Union, UnionConfig, UpperConfig};
-use vellum_vfs::{Branch, Context, Errno, Filesystem, Name, NodeId, OpenIo, Result};
+use vellum_union::{PASSTHROUGH_FROM, Union, UnionConfig, UpperConfig};
+use vellum_vfs::{Branch, Context, Errno, Filesystem, Name, NodeId, OpenFlags, OpenIo, Profile, Result};
 
 const ROOT: Context<'static> =
     Context { uid: 0, gid: 0, pid: 1, umask: 0, groups: &[], who: None, progress: &() };
-const O_RDONLY: u32 = 0;
-const O_RDWR: u32 = 2;
+const O_RDONLY: OpenFlags = OpenFlags::empty();
+const O_RDWR: OpenFlags = OpenFlags::RDWR;
 const FILES: usize = 1500;
 
 /// Whether an open goes through the kernel's cache.
-fn is_cached(union: &Union, node: NodeId, flags: u32) -> Result<bool> {
+fn is_cached(union: &Union, node: NodeId, flags: OpenFlags) -> Result<bool> {
     union.open(&ROOT, node, flags).map(|reply| matches!(reply.io, OpenIo::Cached { .. }))
 }
 

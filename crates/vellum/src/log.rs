@@ -8,8 +8,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::sync::Mutex;
 use tracing::Level;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 use vellum_service::Failure;
 
 /// The environment's say in what is logged.
@@ -50,7 +52,8 @@ pub fn to_stderr() -> Result<(), Failure> {
 fn begin(asked: Option<String>, usual: &str, target: &LogTarget) -> Result<(), Failure> {
     let asked = asked.or_else(|| std::env::var(VARIABLE).ok().filter(|text| !text.is_empty()));
     let text = asked.unwrap_or_else(|| usual.to_owned());
-    let filter = EnvFilter::try_new(&text)
+    let filter: Targets = text
+        .parse()
         .map_err(|_| {
             BadInput::value(
                 "log",
@@ -62,11 +65,13 @@ fn begin(asked: Option<String>, usual: &str, target: &LogTarget) -> Result<(), F
         .map_err(|bad| Failure::input(bad.to_string()))?;
     let sink = Sink::open(target)?;
     let plain = matches!(sink, Sink::Syslog(_) | Sink::Kmsg(_));
-    let builder =
-        tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(Log(Mutex::new(sink)));
-    let started =
-        if plain { builder.without_time().with_level(false).try_init() } else { builder.try_init() };
-    started.map_err(|e| Failure::system("cannot start the log").because(&*e))
+    let all = tracing_subscriber::fmt().with_max_level(LevelFilter::TRACE).with_writer(Log(Mutex::new(sink)));
+    let started = if plain {
+        all.without_time().with_level(false).finish().with(filter).try_init()
+    } else {
+        all.finish().with(filter).try_init()
+    };
+    started.map_err(|e| Failure::system("cannot start the log").because(e))
 }
 
 enum Sink {

@@ -1,6 +1,9 @@
 //! The vellum command.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "containers")]
+mod containers;
+
 use clap::Parser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::ffi::OsString;
@@ -9,18 +12,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use vellum::cli::{self, Cli, Command};
+#[cfg(feature = "metrics")]
+use vellum::metrics;
 use vellum::mounts::Choice;
 use vellum::options::BadInput;
 use vellum::options::argv::{self, Classic};
-use vellum::zoned::ZonedCommand;
-use vellum::{
-    balance, bench, checkpoint, doctor, flatten, help, inspect, log, metrics, mount, pool, ps, run, stats,
-    top, umount, weight, zoned,
-};
-use vellum_checkpoint::podman::{apart, pass};
-use vellum_checkpoint::{library, pause, upper_view};
-use vellum_container::loopback;
-use vellum_container::{STATUS_FAILED, exec_helper, remove};
+use vellum::{bench, doctor, flatten, help, inspect, mount, pool, stats, top, umount, weight};
 use vellum_service::Failure;
 
 fn main() -> ExitCode {
@@ -85,20 +82,13 @@ fn subcommand(args: &[OsString]) -> Result<ExitCode, Failure> {
             let choice = chosen(arguments.pool.as_deref(), Vec::new())?;
             top::run(&choice, interval(arguments.interval)?, arguments.times)
         }
-        Command::Balance(arguments) => {
-            balance::run(arguments.group, interval(arguments.interval)?, arguments.times, arguments.show)
-        }
-        Command::BalanceGuard { parent } => log::to_stderr().and_then(|()| vellum_balance::guard(parent)),
         Command::Weight(arguments) => weight::run(&arguments.mountpoint, &arguments.weight),
+        #[cfg(feature = "metrics")]
         Command::Metrics(arguments) => match arguments.listen {
             Some(listen) => metrics::serve(&listen.parse()?),
             None => print(&metrics::text()?),
         },
         Command::Pool(arguments) => print(&pool::run(arguments)?),
-        Command::Zoned(arguments) => match arguments.command {
-            ZonedCommand::Mount(arguments) => mount::run(&arguments.request().map_err(refused)?),
-            ZonedCommand::Tool(command) => print(&zoned::run(command)?),
-        },
         Command::Bench(arguments) => Err(bench::run(&arguments.args)),
         Command::Inspect(arguments) => {
             let findings = inspect::find(&arguments.path)?;
@@ -111,64 +101,10 @@ fn subcommand(args: &[OsString]) -> Result<ExitCode, Failure> {
         }
         Command::Completions { shell } => print(&cli::completions(shell)),
         Command::Version => print(&help::version()),
-        Command::Tied { show, parent, program, arguments } => {
-            say(&exec_helper::exec(&show, parent, &program, &arguments).to_string());
-            return Ok(ExitCode::from(STATUS_FAILED));
-        }
-        Command::Apart { place, instead, real, program, arguments } => {
-            say(&apart(&place, &instead, &real, &program, &arguments).to_string());
-            return Ok(ExitCode::from(STATUS_FAILED));
-        }
-        Command::Gate { socket, process, locked, program, arguments } => {
-            return Ok(ExitCode::from(pass(&socket, process, &locked, &program, &arguments)));
-        }
-        Command::Checkpoint(arguments) if arguments.stream => {
-            // Standard output is the stream's.
-            say(checkpoint::take(arguments)?.trim_end());
-            Ok(())
-        }
-        Command::Checkpoint(arguments) => print(&checkpoint::take(arguments)?),
-        Command::Checkpoints(arguments) => print(&checkpoint::manage(arguments.command)?),
-        Command::Guard { arguments } => {
-            if let [runtime, state, id, unfinished] = arguments.as_slice() {
-                pause::guard(runtime.as_ref(), state.as_ref(), id, unfinished.as_ref());
-            }
-            Ok(())
-        }
-        Command::Leave { group, init, place } => library::leave(&group, init, &place),
-        Command::Show { layer } => {
-            let shown = upper_view::show(&layer);
-            if shown.is_ok() {
-                vellum_service::layers::ceph::end_visitor(0);
-            }
-            shown
-        }
-        Command::Loopback => loopback::bring_up(std::io::stdin()),
-        Command::Restore(arguments) => {
-            let (status, said) = checkpoint::restore(arguments);
-            said.iter().for_each(|failure| say(&failure.to_string()));
-            return Ok(ExitCode::from(status));
-        }
-        Command::Ps(arguments) => print(&ps::run(&arguments)?),
-        Command::Rm(arguments) => log::to_stderr().and_then(|()| remove_all(&arguments)),
-        Command::Run(arguments) => {
-            let (status, said) = run::run(*arguments);
-            said.iter().for_each(|failure| say(&failure.to_string()));
-            vellum_service::layers::ceph::end_visitor(status);
-            return Ok(ExitCode::from(status));
-        }
+        #[cfg(feature = "containers")]
+        Command::Container(command) => return containers::perform(command),
     };
     done.map(|()| ExitCode::SUCCESS)
-}
-
-/// Removes containers, each as if it were the only one.
-fn remove_all(arguments: &cli::RmArgs) -> Result<(), Failure> {
-    let state = arguments.state.as_deref();
-    let failed: Vec<Failure> =
-        arguments.names.iter().filter_map(|name| remove(state, name, arguments.force).err()).collect();
-    let Some((last, others)) = failed.split_last() else { return Ok(()) };
-    others.iter().for_each(|failure| say(&failure.to_string()));
-    Err(last.clone())
 }
 
 /// What is wrong with a command line, as one line.
@@ -179,6 +115,11 @@ fn explained(e: &clap::Error) -> String {
         other => Some(other.to_string()),
     };
     if let (ErrorKind::InvalidSubcommand, Some(word)) = (e.kind(), text(ContextKind::InvalidSubcommand)) {
+        if cli::is_left_out(&word) {
+            return format!(
+                "{word}: not part of this build; build it with cargo build --release --package vellum"
+            );
+        }
         return match text(ContextKind::SuggestedSubcommand) {
             Some(near) => format!("{word}: no such subcommand; did you mean {near}?"),
             None => format!(

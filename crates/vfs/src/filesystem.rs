@@ -74,6 +74,28 @@ pub struct OpenReply {
 }
 
 bitflags! {
+    /// Flags of open(2). Bits without a name here are kept.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct OpenFlags: u32 {
+        /// The bits of the access mode.
+        const ACCMODE = 3;
+        /// To write only.
+        const WRONLY = 1;
+        /// To read and write.
+        const RDWR = 2;
+        /// The kernel opens it to run it (`FMODE_EXEC`).
+        const EXEC = 0o40;
+        /// Fail with EEXIST if the file exists.
+        const EXCL = 0o200;
+        /// Cut to length 0.
+        const TRUNC = 0o1000;
+        /// All writes go to the end.
+        const APPEND = 0o2000;
+        /// Each write is durable when it returns. O_SYNC has this bit as well.
+        const DSYNC = 0o10000;
+        const _ = !0;
+    }
+
     /// How a write arrives.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct WriteFlags: u32 {
@@ -197,6 +219,8 @@ pub trait DirSink {
 /// Names are single components. The caller's permission has been checked by the front where
 /// [`Duties::CHECKS_PERMISSION`] is on. Sizes and offsets are in bytes; the instance must check them, as it
 /// must check everything else that a client states.
+///
+/// Without a body of its own, a call that changes the tree is refused with EROFS, and there are no extended attributes.
 #[allow(unused_variables)]
 pub trait Filesystem: Send + Sync + 'static {
     /// The front is ready; called once, before any other call.
@@ -230,22 +254,38 @@ pub trait Filesystem: Send + Sync + 'static {
         node: NodeId,
         handle: Option<Handle>,
         set: &SetAttr,
-    ) -> Result<AttrReply>;
+    ) -> Result<AttrReply> {
+        Err(Errno::ROFS.into())
+    }
     /// Writes the target of a symbolic link into `buf` and returns its length (at most 4095).
-    fn readlink(&self, cx: &Context<'_>, node: NodeId, buf: &mut [u8]) -> Result<usize>;
+    fn readlink(&self, cx: &Context<'_>, node: NodeId, buf: &mut [u8]) -> Result<usize> {
+        Err(Errno::INVAL.into())
+    }
 
     /// Makes a file, device, fifo or socket; `mode` has type bits, `rdev` is in makedev form.
-    fn mknod(&self, cx: &Context<'_>, parent: NodeId, name: Name<'_>, mode: u32, rdev: u64) -> Result<Entry>;
+    fn mknod(&self, cx: &Context<'_>, parent: NodeId, name: Name<'_>, mode: u32, rdev: u64) -> Result<Entry> {
+        Err(Errno::ROFS.into())
+    }
     /// Makes a directory.
-    fn mkdir(&self, cx: &Context<'_>, parent: NodeId, name: Name<'_>, mode: u32) -> Result<Entry>;
+    fn mkdir(&self, cx: &Context<'_>, parent: NodeId, name: Name<'_>, mode: u32) -> Result<Entry> {
+        Err(Errno::ROFS.into())
+    }
     /// Makes a symbolic link to `target`.
-    fn symlink(&self, cx: &Context<'_>, parent: NodeId, name: Name<'_>, target: &CStr) -> Result<Entry>;
+    fn symlink(&self, cx: &Context<'_>, parent: NodeId, name: Name<'_>, target: &CStr) -> Result<Entry> {
+        Err(Errno::ROFS.into())
+    }
     /// Makes another name for `node`.
-    fn link(&self, cx: &Context<'_>, node: NodeId, parent: NodeId, name: Name<'_>) -> Result<Entry>;
+    fn link(&self, cx: &Context<'_>, node: NodeId, parent: NodeId, name: Name<'_>) -> Result<Entry> {
+        Err(Errno::ROFS.into())
+    }
     /// Removes a name that is not a directory.
-    fn unlink(&self, cx: &Context<'_>, parent: NodeId, name: Name<'_>) -> Result<()>;
+    fn unlink(&self, cx: &Context<'_>, parent: NodeId, name: Name<'_>) -> Result<()> {
+        Err(Errno::ROFS.into())
+    }
     /// Removes an empty directory.
-    fn rmdir(&self, cx: &Context<'_>, parent: NodeId, name: Name<'_>) -> Result<()>;
+    fn rmdir(&self, cx: &Context<'_>, parent: NodeId, name: Name<'_>) -> Result<()> {
+        Err(Errno::ROFS.into())
+    }
     /// Renames, as renameat2(2). `from` and `to` are (parent, name).
     fn rename(
         &self,
@@ -253,21 +293,31 @@ pub trait Filesystem: Send + Sync + 'static {
         from: (NodeId, Name<'_>),
         to: (NodeId, Name<'_>),
         flags: RenameFlags,
-    ) -> Result<()>;
+    ) -> Result<()> {
+        Err(Errno::ROFS.into())
+    }
 
-    /// Opens a file; `flags` are open(2)'s (O_*). ENOSYS with [`Duties::OPENS_FILES`]: never ask again.
-    fn open(&self, cx: &Context<'_>, node: NodeId, flags: u32) -> Result<OpenReply>;
-    /// Creates and opens a regular file. O_EXCL in `flags`: EEXIST if it exists.
+    /// Opens a file; ENOSYS with [`Duties::OPENS_FILES`]: never ask again.
+    fn open(&self, cx: &Context<'_>, node: NodeId, flags: OpenFlags) -> Result<OpenReply>;
+    /// Creates and opens a regular file. [`OpenFlags::EXCL`]: EEXIST if it exists.
     fn create(
         &self,
         cx: &Context<'_>,
         parent: NodeId,
         name: Name<'_>,
         mode: u32,
-        flags: u32,
-    ) -> Result<(Entry, OpenReply)>;
+        flags: OpenFlags,
+    ) -> Result<(Entry, OpenReply)> {
+        Err(Errno::ROFS.into())
+    }
     /// Creates a file without a name in `parent`, and opens it.
-    fn tmpfile(&self, cx: &Context<'_>, parent: NodeId, mode: u32, flags: u32) -> Result<(Entry, OpenReply)> {
+    fn tmpfile(
+        &self,
+        cx: &Context<'_>,
+        parent: NodeId,
+        mode: u32,
+        flags: OpenFlags,
+    ) -> Result<(Entry, OpenReply)> {
         Err(Errno::OPNOTSUPP.into())
     }
     /// Reads into `buf`; fewer bytes only at the end of the file.
@@ -288,7 +338,9 @@ pub trait Filesystem: Send + Sync + 'static {
         offset: u64,
         data: &[u8],
         flags: WriteFlags,
-    ) -> Result<usize>;
+    ) -> Result<usize> {
+        Err(Errno::ROFS.into())
+    }
     /// A descriptor of the file is being closed.
     fn flush(&self, cx: &Context<'_>, node: NodeId, handle: Handle) -> Result<()> {
         Err(Errno::NOSYS.into())
@@ -296,10 +348,12 @@ pub trait Filesystem: Send + Sync + 'static {
     /// The last descriptor of this open is gone.
     fn release(&self, node: NodeId, handle: Handle) {}
     /// Makes data (and, unless `datasync`, attributes) of the file durable.
-    fn fsync(&self, cx: &Context<'_>, node: NodeId, handle: Handle, datasync: bool) -> Result<()>;
+    fn fsync(&self, cx: &Context<'_>, node: NodeId, handle: Handle, datasync: bool) -> Result<()> {
+        Ok(())
+    }
 
     /// Opens a directory. ENOSYS with [`Duties::OPENS_FILES`]: never ask again.
-    fn opendir(&self, cx: &Context<'_>, node: NodeId, flags: u32) -> Result<OpenReply>;
+    fn opendir(&self, cx: &Context<'_>, node: NodeId, flags: OpenFlags) -> Result<OpenReply>;
     /// Lists names after `offset` (0: from the start).
     fn readdir(
         &self,
@@ -317,11 +371,15 @@ pub trait Filesystem: Send + Sync + 'static {
         handle: Handle,
         offset: u64,
         sink: &mut dyn DirSink,
-    ) -> Result<()>;
+    ) -> Result<()> {
+        self.readdir(cx, node, handle, offset, sink)
+    }
     /// The last descriptor of this opendir is gone.
     fn releasedir(&self, node: NodeId, handle: Handle) {}
     /// Makes the directory's entries durable.
-    fn fsyncdir(&self, cx: &Context<'_>, node: NodeId, handle: Handle, datasync: bool) -> Result<()>;
+    fn fsyncdir(&self, cx: &Context<'_>, node: NodeId, handle: Handle, datasync: bool) -> Result<()> {
+        Ok(())
+    }
 
     /// Space and inodes.
     fn statfs(&self, cx: &Context<'_>, node: NodeId) -> Result<StatFs>;
@@ -333,14 +391,22 @@ pub trait Filesystem: Send + Sync + 'static {
         name: &CStr,
         value: &[u8],
         flags: XattrFlags,
-    ) -> Result<()>;
+    ) -> Result<()> {
+        Err(Errno::OPNOTSUPP.into())
+    }
     /// Gets an extended attribute into `buf` and returns its length; an empty `buf` asks for the length only.
     /// ERANGE: `buf` is too small; ENODATA: no such attribute.
-    fn getxattr(&self, cx: &Context<'_>, node: NodeId, name: &CStr, buf: &mut [u8]) -> Result<usize>;
+    fn getxattr(&self, cx: &Context<'_>, node: NodeId, name: &CStr, buf: &mut [u8]) -> Result<usize> {
+        Err(Errno::OPNOTSUPP.into())
+    }
     /// Lists the names of extended attributes, each ended by NUL; `buf` as in [`Filesystem::getxattr`].
-    fn listxattr(&self, cx: &Context<'_>, node: NodeId, buf: &mut [u8]) -> Result<usize>;
+    fn listxattr(&self, cx: &Context<'_>, node: NodeId, buf: &mut [u8]) -> Result<usize> {
+        Err(Errno::OPNOTSUPP.into())
+    }
     /// Removes an extended attribute.
-    fn removexattr(&self, cx: &Context<'_>, node: NodeId, name: &CStr) -> Result<()>;
+    fn removexattr(&self, cx: &Context<'_>, node: NodeId, name: &CStr) -> Result<()> {
+        Err(Errno::OPNOTSUPP.into())
+    }
     /// access(2); never called with [`Duties::CHECKS_PERMISSION`].
     fn access(&self, cx: &Context<'_>, node: NodeId, mask: u32) -> Result<()> {
         Err(Errno::NOSYS.into())

@@ -15,6 +15,7 @@ mod filesystem;
 mod handout;
 mod idmap;
 mod name;
+mod profile;
 mod progress;
 
 pub use attr::{Attr, FileKind, SetAttr, SetTime, StatFs, Timestamp};
@@ -26,10 +27,11 @@ pub use error::{Error, Level, Result};
 pub use export::{Export, ExportDir, ExportFile, ExportedFile};
 pub use filesystem::{
     ActiveOperations, AttrReply, Connection, DirEntry, DirSink, Duties, Entry, Filesystem, Handle, NodeId,
-    Notifier, OpenIo, OpenReply, OwnOpens, WriteFlags, XattrFlags,
+    Notifier, OpenFlags, OpenIo, OpenReply, OwnOpens, WriteFlags, XattrFlags,
 };
 pub use handout::{Client, DirName, Handout, HandoutError, HandoutFlags, Verdict};
 pub use idmap::{ID_RANGES_MAX, IdMap, IdMapError, IdRange, OVERFLOW_ID};
 pub use name::{NAME_MAX, Name};
+pub use profile::Profile;
 pub use progress::Progress;
 pub use rustix::io::Errno;

@@ -1,12 +1,15 @@
 //! The few system calls that have no safe wrapper elsewhere: mappings, filesystem ids.
 #![allow(unsafe_code)]
 
+#[path = "../../../crates/sys/tests/support/file_handle.rs"]
+mod file_handle;
+
+pub(crate) use file_handle::FileHandle;
 use rustix::io::Errno;
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use vellum_sys::FileHandle;
 
 fn last() -> Errno {
     Errno::from_raw_os_error(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))

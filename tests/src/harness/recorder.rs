@@ -6,7 +6,6 @@ use super::outcome::{DuringContext, Outcome};
 use super::rng::Rng;
 use rustix::mount::{UnmountFlags, unmount};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::CStr;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -180,7 +179,7 @@ impl Filesystem for SingleFileFs {
     fn getattr(&self, _: &Context<'_>, node: NodeId, _: Option<Handle>) -> Result<AttrReply> {
         Ok(AttrReply { attr: self.attr(node), ttl: TTL })
     }
-    fn open(&self, _: &Context<'_>, _: NodeId, _: u32) -> Result<OpenReply> {
+    fn open(&self, _: &Context<'_>, _: NodeId, _: OpenFlags) -> Result<OpenReply> {
         Ok(OpenReply { handle: Handle(0), io: OpenIo::Direct })
     }
     fn read(&self, _: &Context<'_>, _: NodeId, _: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
@@ -223,70 +222,16 @@ impl Filesystem for SingleFileFs {
         self.0.state().events.push(Event::Flushed);
         Ok(())
     }
-    fn fallocate(&self, _: &Context<'_>, _: NodeId, _: Handle, _: u64, _: u64, _: u32) -> Result<()> {
-        Err(Errno::OPNOTSUPP.into())
-    }
     fn setattr(&self, _: &Context<'_>, node: NodeId, _: Option<Handle>, _: &SetAttr) -> Result<AttrReply> {
         Ok(AttrReply { attr: self.attr(node), ttl: TTL })
     }
-    fn opendir(&self, _: &Context<'_>, _: NodeId, _: u32) -> Result<OpenReply> {
+    fn opendir(&self, _: &Context<'_>, _: NodeId, _: OpenFlags) -> Result<OpenReply> {
         Err(Errno::NOSYS.into())
     }
     fn readdir(&self, _: &Context<'_>, _: NodeId, _: Handle, _: u64, _: &mut dyn DirSink) -> Result<()> {
         Ok(())
     }
-    fn readdirplus(&self, _: &Context<'_>, _: NodeId, _: Handle, _: u64, _: &mut dyn DirSink) -> Result<()> {
-        Ok(())
-    }
-    fn fsyncdir(&self, _: &Context<'_>, _: NodeId, _: Handle, _: bool) -> Result<()> {
-        Ok(())
-    }
     fn statfs(&self, _: &Context<'_>, _: NodeId) -> Result<StatFs> {
         Ok(StatFs { frsize: 4096, bsize: 4096, namelen: 255, ..StatFs::default() })
-    }
-    fn create(&self, _: &Context<'_>, _: NodeId, _: Name<'_>, _: u32, _: u32) -> Result<(Entry, OpenReply)> {
-        Err(Errno::PERM.into())
-    }
-    fn mknod(&self, _: &Context<'_>, _: NodeId, _: Name<'_>, _: u32, _: u64) -> Result<Entry> {
-        Err(Errno::PERM.into())
-    }
-    fn mkdir(&self, _: &Context<'_>, _: NodeId, _: Name<'_>, _: u32) -> Result<Entry> {
-        Err(Errno::PERM.into())
-    }
-    fn unlink(&self, _: &Context<'_>, _: NodeId, _: Name<'_>) -> Result<()> {
-        Err(Errno::PERM.into())
-    }
-    fn rmdir(&self, _: &Context<'_>, _: NodeId, _: Name<'_>) -> Result<()> {
-        Err(Errno::PERM.into())
-    }
-    fn readlink(&self, _: &Context<'_>, _: NodeId, _: &mut [u8]) -> Result<usize> {
-        Err(Errno::INVAL.into())
-    }
-    fn symlink(&self, _: &Context<'_>, _: NodeId, _: Name<'_>, _: &CStr) -> Result<Entry> {
-        Err(Errno::PERM.into())
-    }
-    fn link(&self, _: &Context<'_>, _: NodeId, _: NodeId, _: Name<'_>) -> Result<Entry> {
-        Err(Errno::PERM.into())
-    }
-    fn rename(
-        &self,
-        _: &Context<'_>,
-        _: (NodeId, Name<'_>),
-        _: (NodeId, Name<'_>),
-        _: RenameFlags,
-    ) -> Result<()> {
-        Err(Errno::PERM.into())
-    }
-    fn setxattr(&self, _: &Context<'_>, _: NodeId, _: &CStr, _: &[u8], _: XattrFlags) -> Result<()> {
-        Err(Errno::OPNOTSUPP.into())
-    }
-    fn getxattr(&self, _: &Context<'_>, _: NodeId, _: &CStr, _: &mut [u8]) -> Result<usize> {
-        Err(Errno::OPNOTSUPP.into())
-    }
-    fn listxattr(&self, _: &Context<'_>, _: NodeId, _: &mut [u8]) -> Result<usize> {
-        Err(Errno::OPNOTSUPP.into())
-    }
-    fn removexattr(&self, _: &Context<'_>, _: NodeId, _: &CStr) -> Result<()> {
-        Err(Errno::OPNOTSUPP.into())
     }
 }

@@ -1,27 +1,23 @@
-//! Random numbers that a seed repeats (splitmix64).
+//! Random numbers that a seed repeats.
 
 /// A generator.
 #[derive(Clone)]
-pub(crate) struct Rng(u64);
+pub(crate) struct Rng(fastrand::Rng);
 
 impl Rng {
     /// One that repeats what `seed` gave before.
-    pub(crate) const fn new(seed: u64) -> Self {
-        Self(seed)
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(fastrand::Rng::with_seed(seed))
     }
 
     /// The next number.
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.u64(..)
     }
 
     /// A number below `limit`, which is not 0.
     pub(crate) fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
+        self.0.u64(..limit)
     }
 
     /// True once in `n` times.
@@ -36,11 +32,8 @@ impl Rng {
 
     /// Bytes that the state decides.
     pub(crate) fn bytes(&mut self, len: usize) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(len + 8);
-        while bytes.len() < len {
-            bytes.extend_from_slice(&self.next().to_le_bytes());
-        }
-        bytes.truncate(len);
+        let mut bytes = vec![0; len];
+        self.0.fill(&mut bytes);
         bytes
     }
 }

@@ -176,10 +176,9 @@ pub(crate) fn xattrs(path: &Path) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, std::io:
     Ok(found)
 }
 
-/// A sum of bytes (FNV-1a).
+/// A sum of bytes.
 pub(crate) fn sum(data: &[u8]) -> u64 {
-    data.iter()
-        .fold(0xcbf2_9ce4_8422_2325, |sum, &byte| (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+    vellum_sys::fnv1a(data.iter().copied())
 }
 
 /// The differences of two trees, a line each.

@@ -7,7 +7,6 @@ mod decisions;
 mod dependencies;
 mod documents;
 mod finding;
-mod functions;
 mod links;
 mod locks;
 mod manifests;
@@ -20,7 +19,7 @@ mod sentences;
 mod sources;
 mod text;
 mod tiny_files;
-mod unsafe_code;
+mod trait_docs;
 
 use finding::{Finding, Severity};
 use sources::Tree;
@@ -35,14 +34,12 @@ rules of tidy:
   lock-order       the text in crates/union/src/lib.rs names every lock of the union
   manifest         every crate has a description and takes the workspace's lints
   file-length      no Rust file above 900 lines (a warning above 600)
-  function-length  no function above 120 lines
   module-doc       every Rust file begins with //!
   comment          no comment that begins with `The same`, no SAFETY line that says `as above`
   name             no file and no type is named by a participle or an adverb
   predicate        no is_, has_ or tells_ takes &mut self
   crumb            no file of production code holds one expression in fewer than 12 lines
   trait-doc        every method of a public trait has a doc comment
-  unsafe           unsafe code only in crates that are for it, forbidden in all others
   machine-path     no path of somebody's machine in sources and documents
   changelog        CHANGELOG.md has a section Unreleased, with something in it or a release below it
   readme           README.md has at most 700 words
@@ -54,8 +51,7 @@ rules of tidy:
   semantics        every promise in SEMANTICS.md names tests that exist:
                    - a list item that begins with a dash [test: tests/tests/x.rs::name, other/file.rs::name]
                    and so do all tests that SECURITY.md names
-an exception: a comment `tidy-allow(RULE): REASON` on the line or up to three lines above it;
-for function-length also #[allow(clippy::too_many_lines, reason = \"...\")]";
+an exception: a comment `tidy-allow(RULE): REASON` on the line or up to three lines above it";
 
 /// Checks the tree at `root` and prints what is wrong.
 pub(crate) fn run(root: &Path) -> ExitCode {
@@ -84,10 +80,9 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
         paths::check(source, &mut own);
         if source.is_rust() {
             text::check(source, &mut own);
-            functions::check(source, &mut own);
+            trait_docs::check(source, &mut own);
             names::check(source, &mut own);
             tiny_files::check(source, &mut own);
-            unsafe_code::check(source, &mut own);
         }
         if source.path.ends_with("Cargo.toml") {
             manifests::check(source, &mut own);

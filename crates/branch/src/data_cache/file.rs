@@ -1,12 +1,11 @@
 //! Regular files that are read through the cache, or whose changes take away what is cached of them.
 
 use super::{CacheAccess, VersionCheck, object, version};
-use crate::wrappers::forward_to_inner;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use vellum_cache::{AHEAD_MAX, BLOCK_BYTES, FileReader, Loan, SlabMemory, Source, Version};
-use vellum_vfs::{Attr, BranchFile, Error, Result, Seek};
+use vellum_vfs::{BranchFile, Error, Result};
 
 /// A file of at most so many bytes is fetched as a whole when somebody would have it lent: one who opens a program or a library is about
 /// to read most of it.
@@ -118,12 +117,8 @@ impl DataCacheFile {
 }
 
 impl BranchFile for DataCacheFile {
-    forward_to_inner! {
-        fn sync(datasync: bool) -> Result<()>;
-        fn seek(offset: u64, whence: Seek) -> Result<u64>;
-        fn descriptor() -> Option<Arc<OwnedFd>>;
-        fn has_writers() -> bool;
-        fn version() -> Result<(Attr, Option<u64>)>;
+    fn inner_file(&self) -> Result<&dyn BranchFile> {
+        Ok(&*self.inner)
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {

@@ -15,13 +15,10 @@ use self::file::DataCacheFile;
 use self::objects::{DataCacheDir, DataCacheObject};
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use vellum_cache::{FileReader, Key, Member, SlabMemory, Version};
-use vellum_vfs::{
-    AdoptedObject, Attr, Branch, BranchDir, BranchFile, Object, OpenMode, Result, StatFs, Timestamp,
-};
+use vellum_vfs::{AdoptedObject, Attr, Branch, BranchDir, BranchFile, Object, OpenMode, Result, Timestamp};
 
 /// Who may change the files of a branch, and so how often their versions are asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,24 +131,16 @@ const fn object(attr: &Attr) -> vellum_cache::Object {
 }
 
 impl Branch for DataCacheBranch {
+    fn inner(&self) -> Result<&dyn Branch> {
+        Ok(&*self.inner)
+    }
+
     fn root(&self) -> Arc<dyn BranchDir> {
         self.way.wrap_dir(self.inner.root())
     }
 
     fn open_dir_path(&self, path: &CStr) -> Result<Arc<dyn BranchDir>> {
         Ok(self.way.wrap_dir(self.inner.open_dir_path(path)?))
-    }
-
-    fn statfs(&self) -> Result<StatFs> {
-        self.inner.statfs()
-    }
-
-    fn fsid(&self) -> Result<u64> {
-        self.inner.fsid()
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.inner.sync()
     }
 
     fn adopt(&self, descriptor: OwnedFd) -> Result<AdoptedObject> {
@@ -163,18 +152,6 @@ impl Branch for DataCacheBranch {
 
     fn find_file(&self, ino: u64) -> Result<Arc<dyn BranchFile>> {
         self.way.opened(self.inner.find_file(ino)?, OpenMode::READ | OpenMode::WRITE)
-    }
-
-    fn exchanges(&self) -> bool {
-        self.inner.exchanges()
-    }
-
-    fn directory(&self) -> Option<&Path> {
-        self.inner.directory()
-    }
-
-    fn describe(&self) -> String {
-        self.inner.describe()
     }
 }
 

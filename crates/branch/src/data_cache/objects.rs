@@ -3,14 +3,9 @@
 
 use super::CacheAccess;
 use super::file::DataCacheFile;
-use crate::wrappers::forward_to_inner;
 use std::any::Any;
-use std::ffi::CStr;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use vellum_vfs::{
-    Attr, BranchDir, BranchFile, DirItem, Name, Object, OpenMode, RenameFlags, Result, SetTime,
-};
+use vellum_vfs::{BranchDir, BranchFile, Name, Object, OpenMode, Result};
 
 /// A directory, whose files are opened to be read through the cache.
 pub(super) struct DataCacheDir {
@@ -27,19 +22,8 @@ pub(super) struct DataCacheObject {
 macro_rules! impl_object {
     ($type:ident) => {
         impl Object for $type {
-            forward_to_inner! {
-                fn stat() -> Result<Attr>;
-                fn set_mode(mode: u32) -> Result<()>;
-                fn set_owner(uid: Option<u32>, gid: Option<u32>) -> Result<()>;
-                fn set_times(atime: Option<SetTime>, mtime: Option<SetTime>) -> Result<()>;
-                fn get_xattr(name: &CStr, buf: &mut [u8]) -> Result<usize>;
-                fn set_xattr(name: &CStr, value: &[u8], flags: u32) -> Result<()>;
-                fn list_xattr(buf: &mut [u8]) -> Result<usize>;
-                fn remove_xattr(name: &CStr) -> Result<()>;
-                fn flags() -> Result<u32>;
-                fn set_flags(flags: u32) -> Result<()>;
-                fn read_link(buf: &mut [u8]) -> Result<usize>;
-                fn as_descriptor() -> Option<BorrowedFd<'_>>;
+            fn inner(&self) -> Result<&dyn Object> {
+                Ok(&*self.inner)
             }
 
             fn reopen(&self, mode: OpenMode) -> Result<Arc<dyn BranchFile>> {
@@ -58,23 +42,8 @@ impl_object!(DataCacheDir);
 impl_object!(DataCacheObject);
 
 impl BranchDir for DataCacheDir {
-    forward_to_inner! {
-        fn stat_at(name: Name<'_>) -> Result<Attr>;
-        fn get_xattr_at(name: Name<'_>, attr: &CStr, buf: &mut [u8]) -> Result<usize>;
-        fn set_owner_at(name: Name<'_>, uid: Option<u32>, gid: Option<u32>) -> Result<()>;
-        fn set_mode_at(name: Name<'_>, mode: u32) -> Result<()>;
-        fn set_times_at(name: Name<'_>, atime: Option<SetTime>, mtime: Option<SetTime>) -> Result<()>;
-        fn read_link_at(name: Name<'_>, buf: &mut [u8]) -> Result<usize>;
-        fn make_dir(name: Name<'_>, mode: u32) -> Result<()>;
-        fn make_node(name: Name<'_>, mode: u32, rdev: u64) -> Result<()>;
-        fn make_symlink(name: Name<'_>, target: &CStr) -> Result<()>;
-        fn remove(name: Name<'_>) -> Result<()>;
-        fn remove_dir(name: Name<'_>) -> Result<()>;
-        fn link_object(object: &dyn Object, name: Name<'_>) -> Result<()>;
-        fn link(name: Name<'_>, to: &dyn BranchDir, to_name: Name<'_>) -> Result<()>;
-        fn rename(name: Name<'_>, to: &dyn BranchDir, to_name: Name<'_>, flags: RenameFlags) -> Result<()>;
-        fn list(each: &mut dyn FnMut(DirItem<'_>) -> Result<()>) -> Result<()>;
-        fn sync_dir() -> Result<()>;
+    fn inner_dir(&self) -> Result<&dyn BranchDir> {
+        Ok(&*self.inner)
     }
 
     fn open_dir(&self, name: Name<'_>) -> Result<Arc<dyn BranchDir>> {

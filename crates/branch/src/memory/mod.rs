@@ -5,7 +5,6 @@
 
 mod data;
 mod disk;
-mod export;
 mod medium;
 mod power;
 

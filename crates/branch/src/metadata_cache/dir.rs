@@ -1,13 +1,12 @@
 //! Directories, and handles to anything.
 
-use super::file::{ObjectLocation, refused, refused_changes};
+use super::file::ObjectLocation;
 use super::store::{CachedLookup, Node};
 use std::any::Any;
 use std::ffi::CStr;
 use std::sync::{Arc, OnceLock};
 use vellum_vfs::{
-    Attr, BranchDir, BranchFile, DirItem, Errno, Error, FileKind, Name, Object, OpenMode, RenameFlags,
-    Result, SetTime,
+    Attr, BranchDir, BranchFile, DirItem, Errno, Error, FileKind, Name, Object, OpenMode, Result,
 };
 
 /// A directory.
@@ -46,8 +45,6 @@ impl MetadataCacheDir {
 }
 
 impl Object for MetadataCacheDir {
-    refused_changes!();
-
     fn stat(&self) -> Result<Attr> {
         self.node.attr(|| self.inner.stat())
     }
@@ -78,22 +75,6 @@ impl Object for MetadataCacheDir {
 }
 
 impl BranchDir for MetadataCacheDir {
-    refused! {
-        fn set_owner_at(name: Name<'_>, uid: Option<u32>, gid: Option<u32>) -> Result<()>;
-        fn set_mode_at(name: Name<'_>, mode: u32) -> Result<()>;
-        fn set_times_at(name: Name<'_>, atime: Option<SetTime>, mtime: Option<SetTime>) -> Result<()>;
-        fn make_dir(name: Name<'_>, mode: u32) -> Result<()>;
-        fn make_node(name: Name<'_>, mode: u32, rdev: u64) -> Result<()>;
-        fn make_symlink(name: Name<'_>, target: &CStr) -> Result<()>;
-        fn remove(name: Name<'_>) -> Result<()>;
-        fn remove_dir(name: Name<'_>) -> Result<()>;
-        fn link_object(object: &dyn Object, name: Name<'_>) -> Result<()>;
-        fn link(name: Name<'_>, to: &dyn BranchDir, to_name: Name<'_>) -> Result<()>;
-        fn rename(name: Name<'_>, to: &dyn BranchDir, to_name: Name<'_>, flags: RenameFlags) -> Result<()>;
-        fn create(name: Name<'_>, mode: u32) -> Result<Arc<dyn BranchFile>>;
-        fn create_unnamed(mode: u32) -> Result<Arc<dyn BranchFile>>;
-    }
-
     fn stat_at(&self, name: Name<'_>) -> Result<Attr> {
         Ok(self.find(name)?.1)
     }
@@ -175,8 +156,6 @@ impl MetadataCacheObject {
 }
 
 impl Object for MetadataCacheObject {
-    refused_changes!();
-
     fn stat(&self) -> Result<Attr> {
         self.place.node.attr(|| self.held()?.stat())
     }

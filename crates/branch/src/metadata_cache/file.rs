@@ -4,37 +4,8 @@ use super::store::{Node, Version, is_same};
 use crate::kernel_checks::require_regular;
 use std::any::Any;
 use std::ffi::CStr;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
-use vellum_vfs::{
-    Attr, BranchDir, BranchFile, Errno, Error, FileKind, Name, Object, OpenMode, Result, Seek, SetTime,
-};
-
-/// Operations that change something.
-macro_rules! refused {
-    ($(fn $name:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {
-        $(fn $name(&self, $($arg: $type),*) -> $result {
-            $(let _ = $arg;)*
-            Err(Errno::ROFS.into())
-        })*
-    };
-}
-pub(super) use refused;
-
-/// Those of every object.
-macro_rules! refused_changes {
-    () => {
-        crate::metadata_cache::file::refused! {
-            fn set_mode(mode: u32) -> Result<()>;
-            fn set_owner(uid: Option<u32>, gid: Option<u32>) -> Result<()>;
-            fn set_times(atime: Option<SetTime>, mtime: Option<SetTime>) -> Result<()>;
-            fn set_xattr(name: &CStr, value: &[u8], flags: u32) -> Result<()>;
-            fn remove_xattr(name: &CStr) -> Result<()>;
-            fn set_flags(flags: u32) -> Result<()>;
-        }
-    };
-}
-pub(super) use refused_changes;
+use vellum_vfs::{Attr, BranchDir, BranchFile, Errno, Error, FileKind, Name, Object, OpenMode, Result, Seek};
 
 /// An object, and how it is found below.
 #[derive(Clone)]
@@ -122,8 +93,6 @@ impl MetadataCacheFile {
 }
 
 impl Object for MetadataCacheFile {
-    refused_changes!();
-
     fn stat(&self) -> Result<Attr> {
         Ok(self.now().0)
     }
@@ -154,14 +123,6 @@ impl Object for MetadataCacheFile {
 }
 
 impl BranchFile for MetadataCacheFile {
-    refused! {
-        fn write_at(data: &[u8], offset: u64) -> Result<usize>;
-        fn truncate(size: u64) -> Result<()>;
-        fn allocate(mode: u32, offset: u64, len: u64) -> Result<()>;
-        fn copy_range(offset: u64, from: &dyn BranchFile, from_offset: u64, len: u64) -> Result<u64>;
-        fn clone_from(from: &dyn BranchFile) -> Result<()>;
-    }
-
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         // Whoever has read all asks for what comes after that.
         if offset >= self.now().0.size {
@@ -176,10 +137,6 @@ impl BranchFile for MetadataCacheFile {
 
     fn seek(&self, offset: u64, whence: Seek) -> Result<u64> {
         self.file()?.seek(offset, whence)
-    }
-
-    fn descriptor(&self) -> Option<Arc<OwnedFd>> {
-        None
     }
 
     fn has_writers(&self) -> bool {

@@ -22,9 +22,8 @@ use self::dir::MetadataCacheDir;
 use self::store::Node;
 use crate::path;
 use std::ffi::CStr;
-use std::path::Path;
 use std::sync::Arc;
-use vellum_vfs::{Branch, BranchDir, BranchFile, Errno, Result, StatFs};
+use vellum_vfs::{Branch, BranchDir, BranchFile, Errno, Result};
 
 /// A branch that nobody changes.
 pub struct MetadataCacheBranch {
@@ -41,20 +40,16 @@ impl MetadataCacheBranch {
 }
 
 impl Branch for MetadataCacheBranch {
+    fn inner(&self) -> Result<&dyn Branch> {
+        Ok(&*self.inner)
+    }
+
     fn root(&self) -> Arc<dyn BranchDir> {
         Arc::new(MetadataCacheDir { node: Arc::clone(&self.root), inner: self.inner.root() })
     }
 
     fn open_dir_path(&self, path: &CStr) -> Result<Arc<dyn BranchDir>> {
         path::walk(self.root(), path)
-    }
-
-    fn statfs(&self) -> Result<StatFs> {
-        self.inner.statfs()
-    }
-
-    fn fsid(&self) -> Result<u64> {
-        self.inner.fsid()
     }
 
     /// Nothing is ever written.
@@ -64,17 +59,5 @@ impl Branch for MetadataCacheBranch {
 
     fn find_file(&self, _ino: u64) -> Result<Arc<dyn BranchFile>> {
         Err(Errno::ROFS.into())
-    }
-
-    fn exchanges(&self) -> bool {
-        self.inner.exchanges()
-    }
-
-    fn directory(&self) -> Option<&Path> {
-        self.inner.directory()
-    }
-
-    fn describe(&self) -> String {
-        self.inner.describe()
     }
 }

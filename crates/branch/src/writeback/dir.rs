@@ -2,14 +2,9 @@
 
 use super::LogAccess;
 use super::file::{WritebackFile, WritebackObject, opened, wrap_file, wrap_object};
-use crate::wrappers::forward_to_inner;
 use std::any::Any;
-use std::ffi::CStr;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use vellum_vfs::{
-    Attr, BranchDir, BranchFile, DirItem, Name, Object, OpenMode, RenameFlags, Result, SetTime,
-};
+use vellum_vfs::{Attr, BranchDir, BranchFile, Name, Object, OpenMode, RenameFlags, Result, SetTime};
 
 /// A directory.
 pub(super) struct WritebackDir {
@@ -49,20 +44,12 @@ impl WritebackDir {
 }
 
 impl Object for WritebackDir {
-    forward_to_inner! {
-        fn stat() -> Result<Attr>;
-        fn set_mode(mode: u32) -> Result<()>;
-        fn set_owner(uid: Option<u32>, gid: Option<u32>) -> Result<()>;
-        fn set_times(atime: Option<SetTime>, mtime: Option<SetTime>) -> Result<()>;
-        fn get_xattr(name: &CStr, buf: &mut [u8]) -> Result<usize>;
-        fn set_xattr(name: &CStr, value: &[u8], flags: u32) -> Result<()>;
-        fn list_xattr(buf: &mut [u8]) -> Result<usize>;
-        fn remove_xattr(name: &CStr) -> Result<()>;
-        fn flags() -> Result<u32>;
-        fn set_flags(flags: u32) -> Result<()>;
-        fn read_link(buf: &mut [u8]) -> Result<usize>;
-        fn reopen(mode: OpenMode) -> Result<Arc<dyn BranchFile>>;
-        fn as_descriptor() -> Option<BorrowedFd<'_>>;
+    fn inner(&self) -> Result<&dyn Object> {
+        Ok(&*self.inner)
+    }
+
+    fn reopen(&self, mode: OpenMode) -> Result<Arc<dyn BranchFile>> {
+        self.inner.reopen(mode)
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -71,16 +58,8 @@ impl Object for WritebackDir {
 }
 
 impl BranchDir for WritebackDir {
-    forward_to_inner! {
-        fn stat_at(name: Name<'_>) -> Result<Attr>;
-        fn get_xattr_at(name: Name<'_>, attr: &CStr, buf: &mut [u8]) -> Result<usize>;
-        fn read_link_at(name: Name<'_>, buf: &mut [u8]) -> Result<usize>;
-        fn make_dir(name: Name<'_>, mode: u32) -> Result<()>;
-        fn make_node(name: Name<'_>, mode: u32, rdev: u64) -> Result<()>;
-        fn make_symlink(name: Name<'_>, target: &CStr) -> Result<()>;
-        fn remove_dir(name: Name<'_>) -> Result<()>;
-        fn list(each: &mut dyn FnMut(DirItem<'_>) -> Result<()>) -> Result<()>;
-        fn sync_dir() -> Result<()>;
+    fn inner_dir(&self) -> Result<&dyn BranchDir> {
+        Ok(&*self.inner)
     }
 
     fn set_owner_at(&self, name: Name<'_>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {

@@ -6,10 +6,9 @@ use super::record::{Change, at};
 use super::{ACCESS_ACL, LogAccess, now};
 use std::any::Any;
 use std::ffi::CStr;
-use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use vellum_vfs::{Attr, BranchFile, Object, OpenMode, Result, Seek, SetTime};
+use vellum_vfs::{Attr, BranchFile, Object, OpenMode, Result, SetTime};
 
 /// An open file.
 pub(super) struct WritebackFile {
@@ -134,8 +133,8 @@ impl LogAccess {
 macro_rules! impl_object {
     ($type:ident) => {
         impl Object for $type {
-            fn stat(&self) -> Result<Attr> {
-                self.inner.stat()
+            fn inner(&self) -> Result<&dyn Object> {
+                Ok(&*self.inner)
             }
 
             fn set_mode(&self, mode: u32) -> Result<()> {
@@ -150,17 +149,9 @@ macro_rules! impl_object {
                 self.way.set_times(&*self.inner, atime, mtime)
             }
 
-            fn get_xattr(&self, name: &CStr, buf: &mut [u8]) -> Result<usize> {
-                self.inner.get_xattr(name, buf)
-            }
-
             fn set_xattr(&self, name: &CStr, value: &[u8], flags: u32) -> Result<()> {
                 let set = || self.inner.set_xattr(name, value, flags);
                 self.way.change_attribute(&*self.inner, (name, Some(value)), set)
-            }
-
-            fn list_xattr(&self, buf: &mut [u8]) -> Result<usize> {
-                self.inner.list_xattr(buf)
             }
 
             fn remove_xattr(&self, name: &CStr) -> Result<()> {
@@ -168,24 +159,12 @@ macro_rules! impl_object {
                 self.way.change_attribute(&*self.inner, (name, None), remove)
             }
 
-            fn flags(&self) -> Result<u32> {
-                self.inner.flags()
-            }
-
             fn set_flags(&self, flags: u32) -> Result<()> {
                 self.way.change_attribute(&*self.inner, (c"", None), || self.inner.set_flags(flags))
             }
 
-            fn read_link(&self, buf: &mut [u8]) -> Result<usize> {
-                self.inner.read_link(buf)
-            }
-
             fn reopen(&self, mode: OpenMode) -> Result<Arc<dyn BranchFile>> {
                 opened(&self.way, mode, || self.held(), || self.inner.reopen(mode))
-            }
-
-            fn as_descriptor(&self) -> Option<BorrowedFd<'_>> {
-                self.inner.as_descriptor()
             }
 
             fn as_any(&self) -> &dyn Any {
@@ -228,8 +207,8 @@ impl WritebackFile {
 }
 
 impl BranchFile for WritebackFile {
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
-        self.inner.read_at(buf, offset)
+    fn inner_file(&self) -> Result<&dyn BranchFile> {
+        Ok(&*self.inner)
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> Result<usize> {
@@ -281,31 +260,11 @@ impl BranchFile for WritebackFile {
         self.past(|| self.inner.allocate(mode, offset, len))
     }
 
-    fn seek(&self, offset: u64, whence: Seek) -> Result<u64> {
-        self.inner.seek(offset, whence)
-    }
-
     fn copy_range(&self, offset: u64, from: &dyn BranchFile, from_offset: u64, len: u64) -> Result<u64> {
         self.past(|| self.inner.copy_range(offset, Self::bare(from), from_offset, len))
     }
 
     fn clone_from(&self, from: &dyn BranchFile) -> Result<()> {
         self.past(|| BranchFile::clone_from(&*self.inner, Self::bare(from)))
-    }
-
-    fn descriptor(&self) -> Option<Arc<OwnedFd>> {
-        self.inner.descriptor()
-    }
-
-    fn lent(&self) -> Option<Arc<OwnedFd>> {
-        self.inner.lent()
-    }
-
-    fn has_writers(&self) -> bool {
-        self.inner.has_writers()
-    }
-
-    fn version(&self) -> Result<(Attr, Option<u64>)> {
-        self.inner.version()
     }
 }

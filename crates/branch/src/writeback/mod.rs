@@ -29,14 +29,12 @@ use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use vellum_sys::crash_point;
 use vellum_vfs::{
-    AdoptedObject, Attr, Branch, BranchDir, BranchFile, Errno, Object, OpenMode, Result, SetTime, StatFs,
-    Timestamp,
+    AdoptedObject, Attr, Branch, BranchDir, BranchFile, Errno, Object, OpenMode, Result, SetTime, Timestamp,
 };
 
 /// The attribute that a file's access-control list is; to set it changes the file's mode.
@@ -455,16 +453,16 @@ struct WritebackBranch {
 }
 
 impl Branch for WritebackBranch {
+    fn inner(&self) -> Result<&dyn Branch> {
+        Ok(&*self.inner)
+    }
+
     fn root(&self) -> Arc<dyn BranchDir> {
         WritebackDir::wrap(self.inner.root(), &self.way)
     }
 
     fn open_dir_path(&self, path: &CStr) -> Result<Arc<dyn BranchDir>> {
         Ok(WritebackDir::wrap(self.inner.open_dir_path(path)?, &self.way))
-    }
-
-    fn statfs(&self) -> Result<StatFs> {
-        self.inner.statfs()
     }
 
     fn sync(&self) -> Result<()> {
@@ -481,18 +479,6 @@ impl Branch for WritebackBranch {
 
     fn find_file(&self, ino: u64) -> Result<Arc<dyn BranchFile>> {
         Ok(file::wrap_file(self.inner.find_file(ino)?, &self.way))
-    }
-
-    fn exchanges(&self) -> bool {
-        self.inner.exchanges()
-    }
-
-    fn directory(&self) -> Option<&Path> {
-        self.inner.directory()
-    }
-
-    fn describe(&self) -> String {
-        self.inner.describe()
     }
 }
 

@@ -3,7 +3,9 @@
 
 use super::limits::RING_MIN;
 use super::*;
-use crate::{FaultBranch, FaultPlan, MemoryBranch};
+use crate::MemoryBranch;
+use crate::fault::{FaultBranch, FaultPlan};
+use fastrand::Rng;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -14,17 +16,6 @@ use vellum_sys::{MemoryKind, PersistentMemory};
 use vellum_vfs::{Name, RenameFlags};
 
 const LIMITS: WritebackLimits = WritebackLimits { bytes: RING_MIN, age: Duration::from_secs(3600) };
-
-/// Numbers by chance that are the same each time.
-#[derive(Clone)]
-struct SeededRandom(u64);
-
-impl SeededRandom {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from(self.0 >> 33).unwrap() % n
-    }
-}
 
 fn pair(disk: &MemoryBranch) -> (Arc<dyn Branch>, Arc<dyn Branch>) {
     (disk.subtree("upper").unwrap(), disk.subtree("work").unwrap())
@@ -105,41 +96,42 @@ fn act(
     upper: &Arc<dyn Branch>,
     writeback: &Writeback,
     open: &mut BTreeMap<CString, Arc<dyn BranchFile>>,
-    chance: &mut SeededRandom,
+    chance: &mut Rng,
 ) {
     let root = upper.root();
-    let one = name(chance.below(FILES));
+    let one = name(chance.usize(..FILES));
     let at = Name::new(&one).unwrap();
     let file = open.get(&one).cloned().or_else(|| root.open_file(at, OpenMode::READ | OpenMode::WRITE).ok());
-    match (chance.below(20), file) {
+    match (chance.usize(..20), file) {
         (0..=1, _) => drop(root.create(at, 0o640).map(|file| open.insert(one, file))),
         (2..=8, Some(file)) => {
-            let data: Vec<u8> = (0..1 + chance.below(6000)).map(|_| chance.below(255) as u8 + 1).collect();
-            let offset = chance.below(9000) as u64;
+            let data: Vec<u8> =
+                (0..1 + chance.usize(..6000)).map(|_| chance.usize(..255) as u8 + 1).collect();
+            let offset = chance.usize(..9000) as u64;
             assert_eq!(file.write_at(&data, offset).unwrap(), data.len());
         }
-        (9..=10, Some(file)) => file.truncate(chance.below(9000) as u64).unwrap(),
-        (11, Some(_)) => root.set_mode_at(at, 0o600 + chance.below(64) as u32).unwrap_or_default(),
-        (12, Some(file)) => file.set_owner(Some(chance.below(9) as u32), None).unwrap(),
+        (9..=10, Some(file)) => file.truncate(chance.usize(..9000) as u64).unwrap(),
+        (11, Some(_)) => root.set_mode_at(at, 0o600 + chance.usize(..64) as u32).unwrap_or_default(),
+        (12, Some(file)) => file.set_owner(Some(chance.usize(..9) as u32), None).unwrap(),
         (13, Some(file)) => file.sync(true).unwrap(),
-        (14, Some(file)) => file.set_xattr(c"user.a", &[chance.below(255) as u8], 0).unwrap(),
-        (15, Some(file)) if chance.below(2) == 0 => {
-            file.set_xattr(ACCESS_ACL, &acl(chance.below(8)), 0).unwrap()
+        (14, Some(file)) => file.set_xattr(c"user.a", &[chance.usize(..255) as u8], 0).unwrap(),
+        (15, Some(file)) if chance.usize(..2) == 0 => {
+            file.set_xattr(ACCESS_ACL, &acl(chance.usize(..8)), 0).unwrap()
         }
         (15, _) => {
             open.remove(&one);
             drop(root.remove(at));
         }
         (16, _) => {
-            let two = name(chance.below(FILES));
+            let two = name(chance.usize(..FILES));
             if root.rename(at, &*root, Name::new(&two).unwrap(), RenameFlags::empty()).is_ok() && one != two {
                 open.remove(&two);
                 let moved = open.remove(&one);
                 open.extend(moved.map(|file| (two, file)));
             }
         }
-        (17, _) => drop(root.link(at, &*root, Name::new(&name(chance.below(FILES))).unwrap())),
-        (18, _) => writeback.write_due(Instant::now() + Duration::from_secs(chance.below(2) as u64 * 7200)),
+        (17, _) => drop(root.link(at, &*root, Name::new(&name(chance.usize(..FILES))).unwrap())),
+        (18, _) => writeback.write_due(Instant::now() + Duration::from_secs(chance.usize(..2) as u64 * 7200)),
         (19, Some(_)) => drop(root.open_file(at, OpenMode::WRITE | OpenMode::TRUNCATE)),
         (_, _) => {}
     }
@@ -150,7 +142,7 @@ fn act(
 fn a_death_at_any_moment_loses_nothing_that_was_answered() {
     let (mut moments, mut points, mut wrapped, mut late) = (0, 0, 0, 0);
     for seed in 0..12 {
-        let mut chance = SeededRandom(seed);
+        let mut chance = Rng::with_seed(seed);
         let disk = disk();
         let (upper, work) = pair(&disk);
         let writeback = Writeback::create(Arc::clone(&upper), work, LIMITS).unwrap();
@@ -162,10 +154,10 @@ fn a_death_at_any_moment_loses_nothing_that_was_answered() {
             let look = {
                 let (disk, writeback, seen) =
                     (Arc::clone(&disk), Arc::downgrade(&writeback), Rc::clone(&seen));
-                let mut chance = SeededRandom(seed * 1000 + turn);
+                let mut chance = Rng::with_seed(seed * 1000 + turn);
                 move || {
                     let Some(writeback) = writeback.upgrade() else { return };
-                    let left = disk.after_client_loss(&mut |n| chance.below(n)).unwrap();
+                    let left = disk.after_client_loss(&mut |n| chance.usize(..n)).unwrap();
                     seen.borrow_mut()
                         .push((see(&*left.subtree("upper").unwrap()), after(&left, copied(&writeback.log))));
                 }
@@ -253,9 +245,9 @@ fn a_successor_may_die_as_well() {
     let own = memory.try_clone().unwrap();
     let look = {
         let (left, should) = (Arc::clone(&left), should.clone());
-        let mut chance = SeededRandom(7);
+        let mut chance = Rng::with_seed(7);
         move || {
-            let again = left.after_client_loss(&mut |n| chance.below(n)).unwrap();
+            let again = left.after_client_loss(&mut |n| chance.usize(..n)).unwrap();
             assert_eq!(after(&again, copy(&own, c"copy").unwrap()), should);
         }
     };
@@ -269,19 +261,19 @@ fn a_successor_may_die_as_well() {
 /// Whatever is in the memory: what is believed was written as a record, and nothing outside is touched.
 #[test]
 fn a_log_that_was_tampered_with_is_read_as_far_as_it_makes_sense() {
-    let mut chance = SeededRandom(99);
+    let mut chance = Rng::with_seed(99);
     let (mut refused, mut cut, mut whole) = (0, 0, 0);
     for _ in 0..400 {
         let (left, memory, _) = left();
         let outside = left.subtree("").unwrap().root().create(Name::new(c"outside").unwrap(), 0o600).unwrap();
         outside.write_at(b"outside", 0).unwrap();
-        for _ in 0..1 + chance.below(3) {
+        for _ in 0..1 + chance.usize(..3) {
             // The first page and the first records.
-            let at = if chance.below(2) == 0 { chance.below(5) * 8 } else { 4096 + chance.below(9000) };
-            let bytes: Vec<u8> = match chance.below(3) {
-                0 => vec![chance.below(256) as u8],
+            let at = if chance.usize(..2) == 0 { chance.usize(..5) * 8 } else { 4096 + chance.usize(..9000) };
+            let bytes: Vec<u8> = match chance.usize(..3) {
+                0 => vec![chance.usize(..256) as u8],
                 1 => vec![0xff; 8],
-                _ => (0..chance.below(80)).map(|_| chance.below(256) as u8).collect(),
+                _ => (0..chance.usize(..80)).map(|_| chance.usize(..256) as u8).collect(),
             };
             rustix::io::pwrite(&memory, &bytes, at as u64).unwrap();
         }
@@ -439,18 +431,18 @@ fn changes_of_many_threads_have_one_order() {
             for thread in 0..4 {
                 let files = &files;
                 scope.spawn(move || {
-                    let mut chance = SeededRandom(seed * 10 + thread);
+                    let mut chance = Rng::with_seed(seed * 10 + thread);
                     let mut pauses = chance.clone();
                     // Others come at any step.
-                    let pause = move || (0..pauses.below(4)).for_each(|_| std::thread::yield_now());
+                    let pause = move || (0..pauses.usize(..4)).for_each(|_| std::thread::yield_now());
                     at_each(pause, || {
                         for _ in 0..6 {
-                            let file = &files[chance.below(4) / 3];
-                            if chance.below(10) == 0 {
-                                file.truncate(chance.below(600) as u64).unwrap();
+                            let file = &files[chance.usize(..4) / 3];
+                            if chance.usize(..10) == 0 {
+                                file.truncate(chance.usize(..600) as u64).unwrap();
                             } else {
-                                let data = vec![chance.below(255) as u8 + 1; 1 + chance.below(200)];
-                                file.write_at(&data, chance.below(400) as u64).unwrap();
+                                let data = vec![chance.usize(..255) as u8 + 1; 1 + chance.usize(..200)];
+                                file.write_at(&data, chance.usize(..400) as u64).unwrap();
                             }
                         }
                     });
@@ -459,8 +451,8 @@ fn changes_of_many_threads_have_one_order() {
             scope.spawn(|| (0..2).for_each(|_| writeback.write_due(Instant::now())));
         });
         let should = see(&*upper);
-        let mut chance = SeededRandom(seed);
-        let left = disk.after_client_loss(&mut |n| chance.below(n)).unwrap();
+        let mut chance = Rng::with_seed(seed);
+        let left = disk.after_client_loss(&mut |n| chance.usize(..n)).unwrap();
         assert_eq!(after(&left, copied(&writeback.log)), should, "seed {seed}");
     }
 }

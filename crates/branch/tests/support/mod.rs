@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test takes what it needs")]
 
 pub mod cluster;
+pub mod fault;
 
 use std::ffi::{CStr, CString};
 use std::path::Path;

@@ -15,7 +15,7 @@ use vellum_container::SavedContainer;
 use vellum_container::criu::{ALWAYS, OWN_NETWORK, explain};
 use vellum_container::{ContainerExit, Restore, in_path};
 use vellum_pool::Mount;
-use vellum_service::config::{Config, Profile};
+use vellum_service::config::Config;
 use vellum_service::mounts::mountpoint::top_mount;
 use vellum_service::mounts::unmount::unmount;
 use vellum_service::{Failure, LayerSource};
@@ -134,10 +134,7 @@ impl RestoreRun<'_> {
     /// Fills the upper layer, and mounts the tree.
     fn mount(&self, lowers: Vec<LayerSource>) -> Result<(), Failure> {
         let RestoreSpec { root, upper, work, profile, .. } = self.described;
-        let profile = match profile.as_str() {
-            "passthrough" => Profile::Passthrough,
-            _ => Profile::Cached,
-        };
+        let profile = profile.parse().unwrap_or_default();
         for dir in [upper, work] {
             private(dir).map_err(|e| Failure::at(dir, e))?;
         }

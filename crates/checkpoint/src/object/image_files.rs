@@ -11,7 +11,6 @@ use super::unpack::ObjectBytes;
 use crate::detached_mount::DetachedMount;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
-use std::ffi::CStr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +18,7 @@ use vellum_fuse::{MountOptions, Session, SessionOptions};
 use vellum_service::Failure;
 use vellum_vfs::{
     Attr, AttrReply, Context, DirEntry, DirSink, Entry, Errno, FileKind, Filesystem, Handle, Name, NodeId,
-    OpenIo, OpenReply, RenameFlags, Result, SetAttr, StatFs, Timestamp, WriteFlags, XattrFlags,
+    OpenFlags, OpenIo, OpenReply, Result, SetAttr, StatFs, Timestamp, WriteFlags,
 };
 
 /// Node numbers of files follow that of the root.
@@ -230,11 +229,6 @@ impl Files {
     }
 }
 
-/// What such a directory does not have.
-fn none<T>() -> Result<T> {
-    Err(Errno::PERM.into())
-}
-
 impl Filesystem for Files {
     fn lookup(&self, _: &Context<'_>, parent: NodeId, name: Name<'_>) -> Result<Option<Entry>> {
         let state = self.state.lock();
@@ -264,20 +258,12 @@ impl Filesystem for Files {
         self.getattr(cx, node, None)
     }
 
-    fn readlink(&self, _: &Context<'_>, _: NodeId, _: &mut [u8]) -> Result<usize> {
-        Err(Errno::INVAL.into())
-    }
-
-    fn mknod(&self, _: &Context<'_>, _: NodeId, _: Name<'_>, _: u32, _: u64) -> Result<Entry> {
-        none()
-    }
-
     /// In the first one only.
     fn mkdir(&self, _: &Context<'_>, parent: NodeId, name: Name<'_>, _: u32) -> Result<Entry> {
         self.check_writable()?;
         let mut state = self.state.lock();
         if parent != NodeId::ROOT {
-            return none();
+            return Err(Errno::PERM.into());
         }
         if state.find(name.bytes()).is_some() {
             return Err(Errno::EXIST.into());
@@ -285,14 +271,6 @@ impl Filesystem for Files {
         let node = state.node();
         state.directories.insert(name.bytes().to_vec(), node);
         Ok(self.entry(NamedFile { node, kind: FileKind::Directory, size: 0 }))
-    }
-
-    fn symlink(&self, _: &Context<'_>, _: NodeId, _: Name<'_>, _: &CStr) -> Result<Entry> {
-        none()
-    }
-
-    fn link(&self, _: &Context<'_>, _: NodeId, _: NodeId, _: Name<'_>) -> Result<Entry> {
-        none()
     }
 
     fn unlink(&self, _: &Context<'_>, parent: NodeId, name: Name<'_>) -> Result<()> {
@@ -315,17 +293,7 @@ impl Filesystem for Files {
         Ok(())
     }
 
-    fn rename(
-        &self,
-        _: &Context<'_>,
-        _: (NodeId, Name<'_>),
-        _: (NodeId, Name<'_>),
-        _: RenameFlags,
-    ) -> Result<()> {
-        none()
-    }
-
-    fn open(&self, _: &Context<'_>, node: NodeId, _: u32) -> Result<OpenReply> {
+    fn open(&self, _: &Context<'_>, node: NodeId, _: OpenFlags) -> Result<OpenReply> {
         let mut state = self.state.lock();
         let named = state.names.iter().find(|(_, one)| **one == node.0).map(|(name, _)| name.clone());
         Ok(self.opened(&mut state, &named.unwrap_or_default()))
@@ -337,7 +305,7 @@ impl Filesystem for Files {
         parent: NodeId,
         name: Name<'_>,
         _: u32,
-        _: u32,
+        _: OpenFlags,
     ) -> Result<(Entry, OpenReply)> {
         self.check_writable()?;
         let mut state = self.state.lock();
@@ -405,12 +373,7 @@ impl Filesystem for Files {
         state.open = state.open.saturating_sub(1);
     }
 
-    fn fsync(&self, _: &Context<'_>, _: NodeId, _: Handle, _: bool) -> Result<()> {
-        // All of it is made durable at once, later.
-        Ok(())
-    }
-
-    fn opendir(&self, _: &Context<'_>, _: NodeId, _: u32) -> Result<OpenReply> {
+    fn opendir(&self, _: &Context<'_>, _: NodeId, _: OpenFlags) -> Result<OpenReply> {
         Ok(OpenReply { handle: Handle(0), io: OpenIo::Cached { keep: false } })
     }
 
@@ -432,39 +395,12 @@ impl Filesystem for Files {
         Ok(())
     }
 
-    fn readdirplus(
-        &self,
-        cx: &Context<'_>,
-        node: NodeId,
-        handle: Handle,
-        offset: u64,
-        sink: &mut dyn DirSink,
-    ) -> Result<()> {
-        self.readdir(cx, node, handle, offset, sink)
-    }
-
-    fn fsyncdir(&self, _: &Context<'_>, _: NodeId, _: Handle, _: bool) -> Result<()> {
-        Ok(())
-    }
-
     fn statfs(&self, _: &Context<'_>, _: NodeId) -> Result<StatFs> {
         Ok(StatFs { frsize: 4096, bsize: 1 << 20, namelen: 255, ..StatFs::default() })
     }
 
-    fn setxattr(&self, _: &Context<'_>, _: NodeId, _: &CStr, _: &[u8], _: XattrFlags) -> Result<()> {
-        Err(Errno::OPNOTSUPP.into())
-    }
-
-    fn getxattr(&self, _: &Context<'_>, _: NodeId, _: &CStr, _: &mut [u8]) -> Result<usize> {
-        Err(Errno::OPNOTSUPP.into())
-    }
-
     fn listxattr(&self, _: &Context<'_>, _: NodeId, _: &mut [u8]) -> Result<usize> {
         Ok(0)
-    }
-
-    fn removexattr(&self, _: &Context<'_>, _: NodeId, _: &CStr) -> Result<()> {
-        Err(Errno::OPNOTSUPP.into())
     }
 }
 

@@ -37,7 +37,8 @@ fn find(files: &Files, directory: NodeId, name: &str) -> Option<NodeId> {
 
 fn write(files: &Files, directory: NodeId, name: &str, parts: &[&[u8]]) -> NodeId {
     let cx = Context::default();
-    let (entry, _) = named(name, |name| files.create(&cx, directory, name, 0o600, 0)).unwrap();
+    let (entry, _) =
+        named(name, |name| files.create(&cx, directory, name, 0o600, OpenFlags::empty())).unwrap();
     let mut at = 0;
     for part in parts {
         let len = files.write(&cx, entry.node, Handle(1), at, part, WriteFlags::empty()).unwrap();

@@ -7,13 +7,13 @@ use crate::files::backing::{BackingTable, Grant};
 use crate::request::{Operation, Request, Target};
 use crate::session::inflight::{AnswerCounts, Mark, Replay, place};
 use crate::session::init::SessionParameters;
-use crate::wire::{self, InitFlags, Opcode, OpenFlags};
+use crate::wire::{self, FopenFlags, InitFlags, Opcode};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 use vellum_vfs::{
-    AttrReply, Context, Duties, Entry, Error, Filesystem, Handle, Level, Name, NodeId, OpenIo, OpenReply,
-    OwnOpens, Progress, RenameFlags, Seek, SetAttr, WriteFlags, XattrFlags,
+    AttrReply, Context, Duties, Entry, Error, Filesystem, Handle, Level, Name, NodeId, OpenFlags, OpenIo,
+    OpenReply, OwnOpens, Progress, RenameFlags, Seek, SetAttr, WriteFlags, XattrFlags,
 };
 use zerocopy::{Immutable, IntoBytes};
 
@@ -175,7 +175,8 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
                 entry_reply(&self.made(cx, node, *name, made)?, body, promise)
             }
             Operation::Open { args } => {
-                let opened = fs.open(cx, node, args.flags).map_err(|error| self.open_error(error))?;
+                let flags = OpenFlags::from_bits_retain(args.flags);
+                let opened = fs.open(cx, node, flags).map_err(|error| self.open_error(error))?;
                 if args.open_flags & wire::OPEN_KILL_SUIDGID != 0 {
                     let kill = SetAttr { kill_suidgid: true, ..SetAttr::default() };
                     if let Err(error) = fs.setattr(cx, node, Some(opened.handle), &kill) {
@@ -183,20 +184,22 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
                         return Err(error);
                     }
                 }
-                let reply = self.open_reply(node, args.flags, &opened, promise)?;
+                let reply = self.open_reply(node, flags, &opened, promise)?;
                 put(body, &reply)
             }
             Operation::Create { args, name } => {
                 let cx = &Context { umask: args.umask, ..*cx };
                 // What is there already has been made by a predecessor.
-                let exclusive = if self.replay == Replay::Fresh { 0 } else { O_EXCL };
-                let created = fs.create(cx, node, *name, args.mode, args.flags & !exclusive)?;
-                self.create_reply(args.flags, &created, body, promise)
+                let mut flags = OpenFlags::from_bits_retain(args.flags);
+                flags.set(OpenFlags::EXCL, flags.contains(OpenFlags::EXCL) && self.replay == Replay::Fresh);
+                let created = fs.create(cx, node, *name, args.mode, flags)?;
+                self.create_reply(flags, &created, body, promise)
             }
             Operation::Tmpfile { args } => {
                 let cx = &Context { umask: args.umask, ..*cx };
-                let created = fs.tmpfile(cx, node, args.mode, args.flags)?;
-                self.create_reply(args.flags, &created, body, promise)
+                let flags = OpenFlags::from_bits_retain(args.flags);
+                let created = fs.tmpfile(cx, node, args.mode, flags)?;
+                self.create_reply(flags, &created, body, promise)
             }
             Operation::Read { args } => {
                 let size = (args.size as usize).min(body.len());
@@ -256,11 +259,11 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
                 removed => done(removed),
             },
             Operation::Opendir { args } => {
-                let opened = fs.opendir(cx, node, args.flags)?;
+                let opened = fs.opendir(cx, node, OpenFlags::from_bits_retain(args.flags))?;
                 let flags = match opened.io {
-                    OpenIo::Cached { keep: true } => OpenFlags::CACHE_DIR | OpenFlags::KEEP_CACHE,
-                    OpenIo::Cached { keep: false } => OpenFlags::CACHE_DIR,
-                    OpenIo::Direct | OpenIo::Passthrough(_) | OpenIo::Lent(_) => OpenFlags::empty(),
+                    OpenIo::Cached { keep: true } => FopenFlags::CACHE_DIR | FopenFlags::KEEP_CACHE,
+                    OpenIo::Cached { keep: false } => FopenFlags::CACHE_DIR,
+                    OpenIo::Direct | OpenIo::Passthrough(_) | OpenIo::Lent(_) => FopenFlags::empty(),
                 };
                 promise.open = Some((node, opened.handle.0, true));
                 put(body, &wire::OpenOut { fh: opened.handle.0, open_flags: flags.bits(), backing_id: 0 })
@@ -442,23 +445,23 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
     fn open_reply(
         &self,
         node: NodeId,
-        flags: u32,
+        flags: OpenFlags,
         opened: &OpenReply,
         promise: &mut Promise,
     ) -> Result<wire::OpenOut, Error> {
         let mut out = wire::OpenOut { fh: opened.handle.0, ..wire::OpenOut::default() };
-        let read_only = flags & O_ACCMODE == O_RDONLY;
+        let read_only = !flags.intersects(OpenFlags::ACCMODE);
         let open_flags = match &opened.io {
             OpenIo::Cached { .. } if read_only && self.joins(node, &mut out) => {
-                OpenFlags::PASSTHROUGH | OpenFlags::NOFLUSH
+                FopenFlags::PASSTHROUGH | FopenFlags::NOFLUSH
             }
-            OpenIo::Cached { keep: true } => OpenFlags::KEEP_CACHE,
-            OpenIo::Cached { keep: false } => OpenFlags::empty(),
-            OpenIo::Direct => OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES,
+            OpenIo::Cached { keep: true } => FopenFlags::KEEP_CACHE,
+            OpenIo::Cached { keep: false } => FopenFlags::empty(),
+            OpenIo::Direct => FopenFlags::DIRECT_IO | FopenFlags::PARALLEL_DIRECT_WRITES,
             OpenIo::Passthrough(_) | OpenIo::Lent(_)
                 if !self.negotiated.flags.contains(InitFlags::PASSTHROUGH) =>
             {
-                OpenFlags::empty()
+                FopenFlags::empty()
             }
             OpenIo::Passthrough(file) | OpenIo::Lent(file) => {
                 let is_copy = matches!(opened.io, OpenIo::Lent(_));
@@ -474,9 +477,9 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
                             Grant::Id(id) => {
                                 out.backing_id = id;
                                 // Nothing of it is ever in FUSE's own cache, so that there is nothing to flush.
-                                OpenFlags::PASSTHROUGH | OpenFlags::NOFLUSH
+                                FopenFlags::PASSTHROUGH | FopenFlags::NOFLUSH
                             }
-                            Grant::Cached => OpenFlags::empty(),
+                            Grant::Cached => FopenFlags::empty(),
                         }
                     }
                     Err(errno) => {
@@ -486,7 +489,7 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
                 }
             }
         };
-        let noflush = if read_only { OpenFlags::NOFLUSH } else { OpenFlags::empty() };
+        let noflush = if read_only { FopenFlags::NOFLUSH } else { FopenFlags::empty() };
         out.open_flags = (open_flags | noflush).bits();
         promise.open = Some((node, out.fh, false));
         Ok(out)
@@ -505,7 +508,7 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
 
     fn create_reply(
         &self,
-        flags: u32,
+        flags: OpenFlags,
         (entry, opened): &(Entry, OpenReply),
         body: &mut [u8],
         promise: &mut Promise,
@@ -567,9 +570,6 @@ const PRESENT: u64 = 1;
 const ABSENT: u64 = 0;
 
 const S_ISGID: u32 = 0o2000;
-const O_ACCMODE: u32 = 3;
-const O_EXCL: u32 = 0o200;
-const O_RDONLY: u32 = 0;
 
 mod libc_seek {
     /// SEEK_DATA
@@ -583,12 +583,10 @@ const fn handle(fh: u64) -> Handle {
 }
 
 fn write_flags(args: &wire::WriteIn) -> WriteFlags {
-    /// O_APPEND
-    const APPEND: u32 = 0o2000;
     let mut flags = WriteFlags::empty();
     flags.set(WriteFlags::WRITEBACK, args.write_flags & wire::WRITE_CACHE != 0);
     flags.set(WriteFlags::KILL_SUIDGID, args.write_flags & wire::WRITE_KILL_SUIDGID != 0);
-    flags.set(WriteFlags::APPEND, args.flags & APPEND != 0);
+    flags.set(WriteFlags::APPEND, OpenFlags::from_bits_retain(args.flags).contains(OpenFlags::APPEND));
     flags
 }
 

@@ -7,27 +7,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use vellum_vfs::Duties;
-
-/// How file data travels. The two exclude each other within one connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Profile {
-    /// No-open and the kernel's writeback cache: warm opens and small writes cost no request. Works without
-    /// privileges.
-    Cached,
-    /// Reads, writes and mappings go straight to a backing file. Needs CAP_SYS_ADMIN in the first user namespace;
-    /// without it every file falls back to being cached.
-    Passthrough,
-}
-
-impl fmt::Display for Profile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Cached => "cached",
-            Self::Passthrough => "passthrough",
-        })
-    }
-}
+use vellum_vfs::{Duties, Profile};
 
 /// What a session is to be like. Every number is a wish: the kernel's own limits cut it down.
 #[derive(Clone, Debug)]

@@ -158,7 +158,7 @@ impl<F: Filesystem + ?Sized> Session<F> {
         {
             negotiated.max_readahead = options.max_readahead;
         }
-        if options.writeback && options.profile == crate::Profile::Cached {
+        if options.writeback && options.profile == vellum_vfs::Profile::Cached {
             let lifted = mount::lift_strict_limit(&device, &mounted.mountpoint);
             tracing::debug!(lifted, "the strict limit of unwritten data");
         }

@@ -123,7 +123,7 @@ bitflags! {
 
     /// How the kernel is to treat an open file.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct OpenFlags: u32 {
+    pub struct FopenFlags: u32 {
         /// Past the page cache.
         const DIRECT_IO = 1;
         /// Keep what is cached.

@@ -28,5 +28,3 @@ pub const XATTR_MAX: usize = 65536;
 pub const XATTR_NAME_MAX: usize = 255;
 /// Set in `unique` of a request that is sent again after [`Notify::Resend`].
 pub const UNIQUE_RESEND: u64 = 1 << 63;
-/// Set in `unique` of an INTERRUPT, beside the bits of the request that it is about.
-pub const UNIQUE_INTERRUPT: u64 = 1;

@@ -194,7 +194,7 @@ impl Filesystem for MemFs {
         Ok(())
     }
 
-    fn open(&self, _: &Context<'_>, node: NodeId, flags: u32) -> Result<OpenReply> {
+    fn open(&self, _: &Context<'_>, node: NodeId, flags: OpenFlags) -> Result<OpenReply> {
         if self.manner.no_open && self.duties().contains(Duties::OPENS_FILES) {
             return Err(Errno::NOSYS.into());
         }
@@ -207,7 +207,7 @@ impl Filesystem for MemFs {
         parent: NodeId,
         name: Name<'_>,
         mode: u32,
-        flags: u32,
+        flags: OpenFlags,
     ) -> Result<(Entry, OpenReply)> {
         if name.bytes() == b"gated-create" {
             self.pass_gate();
@@ -227,7 +227,13 @@ impl Filesystem for MemFs {
         Ok((entry, opened))
     }
 
-    fn tmpfile(&self, cx: &Context<'_>, _: NodeId, mode: u32, flags: u32) -> Result<(Entry, OpenReply)> {
+    fn tmpfile(
+        &self,
+        cx: &Context<'_>,
+        _: NodeId,
+        mode: u32,
+        flags: OpenFlags,
+    ) -> Result<(Entry, OpenReply)> {
         let mut state = self.state.lock();
         let ino = state.next_ino;
         state.next_ino += 1;
@@ -284,7 +290,7 @@ impl Filesystem for MemFs {
         Ok(())
     }
 
-    fn opendir(&self, _: &Context<'_>, _: NodeId, _: u32) -> Result<OpenReply> {
+    fn opendir(&self, _: &Context<'_>, _: NodeId, _: OpenFlags) -> Result<OpenReply> {
         if self.manner.no_open && self.duties().contains(Duties::OPENS_DIRS) {
             return Err(Errno::NOSYS.into());
         }

@@ -168,11 +168,11 @@ impl MemFs {
         inode.content = Content::File(file);
     }
 
-    fn open_locked(&self, state: &mut State, node: NodeId, flags: u32) -> Result<OpenReply> {
+    fn open_locked(&self, state: &mut State, node: NodeId, flags: OpenFlags) -> Result<OpenReply> {
         let ino = state.ino(node)?;
         let inode = state.inodes.get_mut(&ino).ok_or(Errno::STALE)?;
         let Content::File(file) = &inode.content else {
-            if flags & 0o1000 != 0 {
+            if flags.contains(OpenFlags::TRUNC) {
                 inode.resize(0)?;
             }
             let io = if self.manner.direct { OpenIo::Direct } else { OpenIo::Cached { keep: true } };
@@ -190,7 +190,7 @@ impl MemFs {
             self.seen.stale.fetch_add(1, Ordering::Relaxed);
             return Err(Errno::STALE.into());
         }
-        if flags & 0o1000 != 0 {
+        if flags.contains(OpenFlags::TRUNC) {
             rustix::fs::ftruncate(&file, 0)?;
         }
         held.opens += 1;

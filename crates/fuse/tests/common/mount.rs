@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use vellum_fuse::{MountOptions, Profile, Session, SessionHandle, SessionOptions, mount};
-use vellum_vfs::{Errno, Result};
+use vellum_fuse::{MountOptions, Session, SessionHandle, SessionOptions, mount};
+use vellum_vfs::{Errno, Profile, Result};
 
 /// A filesystem that is mounted; dropping it unmounts and checks that everything was given back.
 pub(crate) struct Mount {

@@ -68,10 +68,9 @@ fn place(hash: u64, next: u64) -> usize {
     (hash.wrapping_add(next) % PLACES as u64) as usize
 }
 
-/// FNV-1a, of Fowler, Noll and Vo: good enough for guesses.
+/// Good enough for guesses.
 fn hash(from: i32, text: &[u8]) -> u64 {
-    let basis = 0xcbf2_9ce4_8422_2325 ^ u64::from(from.cast_unsigned());
-    text.iter().fold(basis, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
+    vellum_ring::fnv1a(from.to_ne_bytes().into_iter().chain(text.iter().copied()))
 }
 
 #[cfg(test)]

@@ -78,37 +78,19 @@ pub(crate) fn epoch(number: u16) -> NonZeroU16 {
     NonZeroU16::new(number).unwrap()
 }
 
-/// Numbers that look random and can be had again.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(crate) fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-
-    /// Where a test starts: from the environment, or the clock.
-    pub(crate) fn seed() -> u64 {
-        let seed = std::env::var("VELLUM_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
-        let seed = seed.unwrap_or_else(|| {
-            std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(1, |time| time.as_nanos() as u64)
-        });
-        println!("VELLUM_TEST_SEED={seed}");
-        seed
-    }
+/// Where a test starts: from the environment, or the clock.
+pub(crate) fn seed() -> u64 {
+    let seed = std::env::var("VELLUM_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = seed.unwrap_or_else(|| {
+        std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(1, |time| time.as_nanos() as u64)
+    });
+    println!("VELLUM_TEST_SEED={seed}");
+    seed
 }
 
 /// A checksum that notices changed and exchanged bytes.
 pub(crate) fn sum(data: &[u8]) -> u64 {
-    data.iter()
-        .fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
+    vellum_ring::fnv1a(data.iter().copied())
 }
 
 /// The word of 32 bits at the start of one of 64, for a futex of a hostile client.

@@ -1,7 +1,6 @@
 //! What a predecessor was told to forget and has not noted is forgotten; so is what it has counted once too often, when the kernel has
 //! forgotten it.
 
-use crate::instance::Instance;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use vellum_union::{LostForgets, Union};
@@ -15,9 +14,9 @@ const FIRST: Duration = Duration::from_secs(60);
 const LAST: Duration = Duration::from_secs(3600);
 
 /// Starts the thread that does it, in a service that goes on with a mount.
-pub(crate) fn start(instance: &Arc<Instance<Union>>) -> std::io::Result<()> {
-    let instance = Arc::downgrade(instance);
-    let body = move || watch(&instance, std::thread::sleep);
+pub(crate) fn start(tree: &Arc<Union>) -> std::io::Result<()> {
+    let tree = Arc::downgrade(tree);
+    let body = move || watch(&tree, std::thread::sleep);
     std::thread::Builder::new().name("vellum-lost".into()).spawn(body)?;
     Ok(())
 }
@@ -42,11 +41,11 @@ trait Heir {
     fn forget(&self, lost: &Self::Lost);
 }
 
-impl Heir for Instance<Union> {
+impl Heir for Union {
     type Lost = LostForgets;
 
     fn look(&self) -> Look<LostForgets> {
-        match self.inner().lost_forgets() {
+        match self.lost_forgets() {
             None => Look::Early,
             Some(found) if found.is_last() => Look::Over,
             Some(found) if found.is_empty() => Look::Nothing,
@@ -55,7 +54,7 @@ impl Heir for Instance<Union> {
     }
 
     fn forget(&self, lost: &LostForgets) {
-        let nodes = self.inner().forget_lost(lost);
+        let nodes = self.forget_lost(lost);
         tracing::debug!(nodes, "forgotten for a predecessor");
     }
 }

@@ -145,6 +145,7 @@ fn writes(dir: &OwnedFd) -> Result<[u64; 2], Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fault::{FaultBranch, FaultPlan};
     use crate::instance::Instance;
     use crate::instance::inspect::InstanceReport;
     use std::fs::File;
@@ -152,7 +153,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
     use std::thread;
-    use vellum_branch::{FaultBranch, FaultPlan, MemoryBranch};
+    use vellum_branch::MemoryBranch;
     use vellum_fuse::{MountOptions, Session, SessionHandle, SessionOptions, mount};
     use vellum_union::{Union, UnionConfig, UpperConfig};
 
@@ -164,6 +165,8 @@ mod tests {
         plan: Arc<FaultPlan>,
         handle: SessionHandle,
         dir: tempfile::TempDir,
+        /// Answers the questions.
+        _instance: Arc<Instance>,
     }
 
     impl Mounted {
@@ -179,16 +182,16 @@ mod tests {
             let mut config = UnionConfig::new();
             config.upper = Some(UpperConfig { branch: branch("upper"), work: branch("work") });
             config.lowers = vec![branch("lower")];
-            let instance = Arc::new(Instance::new(Union::new(config).unwrap(), InstanceReport::default()));
+            let tree = Arc::new(Union::new(config).unwrap());
             let dir = tempfile::tempdir().unwrap();
             let mounted = mount(dir.path(), &MountOptions::default()).unwrap();
             // With write-back the kernel would wait by itself: for the times of the file, which are set after its data.
             let options =
                 SessionOptions { slow_xattr: Some(SYNC), writeback: false, ..SessionOptions::default() };
-            let session = Session::new(Arc::clone(&instance), mounted, options).unwrap();
-            instance.served_by(session.handle());
+            let session = Session::new(Arc::clone(&tree), mounted, options).unwrap();
+            let instance = Instance::new(tree, session.handle(), InstanceReport::default()).into_questions();
             let (handle, _) = session.spawn().unwrap();
-            Some(Self { plan, handle, dir })
+            Some(Self { plan, handle, dir, _instance: instance })
         }
 
         /// A write that has come to the service, and that ends when something is sent.

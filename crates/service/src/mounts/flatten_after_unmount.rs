@@ -4,18 +4,58 @@
 //! is copied, by the service that served the mount and holds the right to its upper, until somebody else wants that.
 
 use crate::config::Config;
-use crate::instance::inspect::{Explain, Step};
 use crate::layers::lock::DirLock;
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
+use vellum_union::{Extent, Union};
+use vellum_vfs::Result;
 
 /// Bytes per second, unless the rate of idle times is given.
 const RATE: u64 = 128 << 20;
 /// Longest time without a look whether somebody waits.
 const LOOK: Duration = Duration::from_millis(10);
 
+/// Hundredths of a filesystem that are left free by what nobody has asked for.
+const SPARE: u64 = 5;
+/// So much may wait to be written when somebody else wants the layer: a sync cannot be interrupted, and keeps the layer busy.
+const SYNCED_AFTER: u64 = 4 << 20;
+
+/// A step of the work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// So many bytes have been copied.
+    Copied(u64),
+    /// They are being made durable. Until the next step nothing is changed.
+    Syncing,
+}
+
+/// A tree whose upper layer takes data from other layers.
+pub(crate) trait Complete {
+    /// Copies up to `bytes` of them, so that the layer can be read without the others. `go_on` sees each step, and ends the work by
+    /// answering false. Says what was done, in one line.
+    fn complete(&self, bytes: u64, go_on: &mut dyn FnMut(Step) -> bool) -> Result<Option<String>>;
+}
+
+impl Complete for Union {
+    fn complete(&self, bytes: u64, go_on: &mut dyn FnMut(Step) -> bool) -> Result<Option<String>> {
+        if !self.needs_lowers() {
+            return Ok(None);
+        }
+        let extent = Extent { bytes, spare: SPARE, synced_after: SYNCED_AFTER };
+        let done = self.flatten(extent, &mut |state| {
+            go_on(if state.syncing { Step::Syncing } else { Step::Copied(state.bytes_done) })
+        })?;
+        if let Some((path, why)) = done.failed.first() {
+            tracing::warn!(path, %why, files = done.files_failed, "files that take data from other layers stay so");
+        }
+        Ok((done.files > 0).then(|| {
+            format!("{} of {} files completed that took data from other layers", done.files_done, done.files)
+        }))
+    }
+}
+
 /// Completes what may be completed. Nothing happens where nothing is missing.
-pub(crate) fn complete(tree: &impl Explain, config: &Config, locks: &[DirLock]) {
+pub(crate) fn complete(tree: &impl Complete, config: &Config, locks: &[DirLock]) {
     let right = Right { locks, phase: Mutex::new(Phase::Changes) };
     let bytes = config.fill_at_end.0;
     if bytes == 0 || !config.writable() || locks.is_empty() || right.is_wanted() {
@@ -130,11 +170,8 @@ impl Right<'_> {
 mod tests {
     use super::*;
     use crate::LayerSource;
-    use crate::instance::inspect::NodeAnswer;
-    use std::collections::BTreeMap;
     use std::path::Path;
     use std::sync::mpsc;
-    use vellum_vfs::{Errno, NodeId, Result};
 
     /// A tree whose disk takes as long for a sync as somebody else takes to get the layer.
     struct Slow {
@@ -145,15 +182,7 @@ mod tests {
         after: Mutex<Vec<bool>>,
     }
 
-    impl Explain for Slow {
-        fn explain(&self, _: NodeId) -> Result<NodeAnswer> {
-            Err(Errno::NOSYS.into())
-        }
-
-        fn summary(&self) -> BTreeMap<String, String> {
-            BTreeMap::new()
-        }
-
+    impl Complete for Slow {
         fn complete(&self, _: u64, go_on: &mut dyn FnMut(Step) -> bool) -> Result<Option<String>> {
             assert!(go_on(Step::Copied(1)) && go_on(Step::Syncing));
             self.syncs.send(()).unwrap();
@@ -167,15 +196,7 @@ mod tests {
     /// A tree that panics while its disk is waited for.
     struct Faulty;
 
-    impl Explain for Faulty {
-        fn explain(&self, _: NodeId) -> Result<NodeAnswer> {
-            Err(Errno::NOSYS.into())
-        }
-
-        fn summary(&self) -> BTreeMap<String, String> {
-            BTreeMap::new()
-        }
-
+    impl Complete for Faulty {
         fn complete(&self, _: u64, go_on: &mut dyn FnMut(Step) -> bool) -> Result<Option<String>> {
             assert!(go_on(Step::Syncing));
             panic!("a fault of ours");

@@ -1,6 +1,6 @@
 //! What serving a mount takes, in whatever process: the mount itself, and what is agreed on with the kernel and told of it.
 
-use crate::config::{AccessTimes, Config, Profile, Propagation};
+use crate::config::{AccessTimes, Config, Propagation};
 use crate::failure::Failure;
 use crate::instance::inspect::InstanceReport;
 use crate::layers::Layers;
@@ -44,10 +44,7 @@ pub fn settle() {
 
 pub(crate) fn session_options(config: &Config, layers: &Layers) -> SessionOptions {
     let mut options = SessionOptions {
-        profile: match config.profile {
-            Profile::Cached => vellum_fuse::Profile::Cached,
-            Profile::Passthrough => vellum_fuse::Profile::Passthrough,
-        },
+        profile: config.profile,
         posix_acl: !config.no_acl,
         writeback: config.writable() && !config.write_through,
         // The kernel names no caller any more then: he must be asked for.
@@ -83,7 +80,7 @@ pub(crate) fn report(config: &Config, layers: &Layers, options: &SessionOptions)
         version: env!("CARGO_PKG_VERSION").into(),
         pid: std::process::id(),
         mountpoint: config.mountpoint.to_string_lossy().into_owned(),
-        profile: config.profile.name().into(),
+        profile: config.profile.to_string(),
         read_only: !config.writable(),
         volatile: config.volatile,
         upper,

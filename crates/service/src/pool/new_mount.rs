@@ -3,7 +3,6 @@
 use super::handout_mounts::HandoutMounts;
 use super::mount_memory::MountMemory;
 use super::mount_record::{MountRecord, RecordFile};
-use super::pool_service::Tree;
 use super::wire::MountRequest;
 use crate::config::{Cache, Config, WEIGHT_USUAL};
 use crate::failure::Failure;
@@ -24,8 +23,8 @@ use vellum_vfs::Export;
 /// A mount that only has to be run.
 pub(super) struct NewMount {
     pub(super) config: Config,
-    pub(super) instance: Arc<Tree>,
-    pub(super) session: Session<Tree>,
+    pub(super) instance: Instance,
+    pub(super) session: Session<Union>,
     pub(super) beside: SessionResources,
 }
 
@@ -41,7 +40,7 @@ pub(super) struct SessionResources {
 /// A tree that is ready to be served.
 pub(super) struct PreparedTree {
     pub(super) config: Config,
-    pub(super) tree: Union,
+    pub(super) tree: Arc<Union>,
     pub(super) report: InstanceReport,
     pub(super) options: SessionOptions,
     pub(super) locks: Vec<OwnedFd>,
@@ -49,25 +48,6 @@ pub(super) struct PreparedTree {
     pub(super) cache: Option<Member>,
     /// What the upper layer is written behind by.
     pub(super) writeback: Option<Arc<Writeback>>,
-}
-
-impl PreparedTree {
-    /// The tree with what is to be told of it.
-    pub(super) fn instance(
-        tree: Union,
-        report: InstanceReport,
-        cache: Option<Member>,
-        writeback: Option<&Arc<Writeback>>,
-    ) -> Arc<Tree> {
-        let instance = Instance::new(tree, report);
-        if let Some(writeback) = writeback {
-            instance.is_written_by(writeback);
-        }
-        if let Some(cache) = cache {
-            instance.reads_through(cache);
-        }
-        Arc::new(instance)
-    }
 }
 
 /// The tree of a request, and what goes with it.
@@ -100,7 +80,7 @@ pub(super) fn make(
         tree.run = writeback.as_ref().map(|writeback| writeback.run()).or(tree.run);
     })?;
     options.allow_idmap &= !tree.hands_out();
-    Ok(PreparedTree { config, tree, report, options, locks, cache, writeback })
+    Ok(PreparedTree { config, tree: Arc::new(tree), report, options, locks, cache, writeback })
 }
 
 impl NewMount {
@@ -131,10 +111,11 @@ impl NewMount {
         let made = make(request, layers, &mut memory, export)?;
         record.memory = memory.numbers(made.writeback.as_deref());
         let mountpoint = made.config.mountpoint.clone();
-        let instance = PreparedTree::instance(made.tree, made.report, made.cache, made.writeback.as_ref());
         let mounted = FuseMount { device, mountpoint: mountpoint.clone() };
-        let session = Session::new(Arc::clone(&instance), mounted, made.options)
+        let session = Session::new(Arc::clone(&made.tree), mounted, made.options)
             .map_err(|e| Failure::system(format!("mount point {}", mountpoint.display())).because(e))?;
+        let mut instance = Instance::new(made.tree, session.handle(), made.report);
+        (instance.cache, instance.writeback) = (made.cache, made.writeback.as_ref().map(Arc::downgrade));
         record.negotiated = session.handle().negotiated().to_numbers();
         let record = RecordFile::create(&record)?;
         let beside = SessionResources { record, locks, generations: memory.generations, handouts };

@@ -7,7 +7,6 @@ use super::supervisor_state::SupervisorState;
 use super::wire::{self, FirstMount, Reply, Request, Status};
 use super::{AT_ONCE, ENDING, FORMAT, REPLACE, resume};
 use crate::failure::Failure;
-use crate::instance::Instance;
 use crate::instance::{background_fill, lost_forgets};
 use crate::layers::ceph;
 use crate::layers::lock::DirLock;
@@ -47,8 +46,6 @@ const BEGINNING: u32 = 13;
 /// Clients that are heard at the same time.
 const CLIENTS_MAX: usize = 64;
 
-pub(super) type Tree = Instance<Union>;
-
 #[derive(Default)]
 struct Books {
     /// Mounts that are being served.
@@ -79,7 +76,7 @@ pub(super) struct PoolService {
     board: SupervisorState,
     books: Mutex<Books>,
     /// How programs come to files beside the mounts.
-    door: Arc<Door<Tree>>,
+    door: Arc<Door<Union>>,
     /// A mount has gone.
     changed: Condvar,
 }
@@ -198,14 +195,14 @@ pub(super) fn serve(orders: &Orders<'_>, begin: ServiceStart) -> Result<(), Fail
 impl PoolService {
     /// Serves a mount; the record and the locks are held until it has gone.
     pub(super) fn run(self: &Arc<Self>, fresh: NewMount) -> Result<(), Failure> {
-        let NewMount { config, instance, mut session, beside } = fresh;
+        let NewMount { config, mut instance, mut session, beside } = fresh;
         let SessionResources { record, locks, generations, handouts } = beside;
-        instance.served_by(session.handle());
+        let tree = Arc::clone(&instance.tree);
         let record = Arc::new(record);
-        instance.recorded_by(Arc::clone(&record));
+        instance.record = Some(Arc::clone(&record));
         instance.watch_cache();
-        instance.confined_by(self.confined.clone());
-        instance.has_processors(config.keep_awake.report(self.processors, &self.latency));
+        instance.report.sandbox = self.confined.clone();
+        instance.report.processors = config.keep_awake.report(self.processors, &self.latency);
         let keep_awake = config.keep_awake.is_wanted(self.processors);
         if keep_awake {
             session.keep_awake(Arc::clone(&self.latency));
@@ -213,22 +210,23 @@ impl PoolService {
         let failed = |e: &dyn std::error::Error| Failure::system("serving the mount").because(e);
         let handle = session.handle();
         if let Some(rate) = config.background_fill
-            && let Err(e) = background_fill::start(&instance, handle.clone(), rate)
+            && let Err(e) = background_fill::start(&tree, handle.clone(), rate)
         {
             tracing::warn!("partial files stay partial: {e}");
         }
-        if let Err(e) = node_memory::watch(&instance) {
+        if let Err(e) = node_memory::watch(&tree) {
             tracing::warn!("memory of nodes is not bounded: {e}");
         }
         if self.restarts > 0
-            && let Err(e) = lost_forgets::start(&instance)
+            && let Err(e) = lost_forgets::start(&tree)
         {
             tracing::warn!("what the last service was to forget may stay: {e}");
         }
-        let files = handouts.filter(|_| instance.inner().hands_out()).map(|handouts| {
+        let files = handouts.filter(|_| tree.hands_out()).map(|handouts| {
             let entrance = Arc::<Entrance>::default();
-            instance.entered_by(Arc::clone(&entrance));
-            Files { tree: Arc::downgrade(&instance), entrance, numbers: handouts.numbers(config.volatile) }
+            instance.entrance = Some(Arc::clone(&entrance));
+            let tree = Arc::downgrade(&tree);
+            Files { tree, entrance, numbers: handouts.numbers(config.volatile) }
         });
         let memory = generations.map(|memory| Readable { id: memory.id(), memory });
         let number = self.door.add(vellum_door::Mount { memory, files, keep_awake });
@@ -238,7 +236,8 @@ impl PoolService {
             books.begun += 1;
         }
         let service = Arc::clone(self);
-        let (ended, config) = (instance, config.clone());
+        let (ended, config) = (instance.into_questions(), config.clone());
+        drop(tree);
         let serve = move || {
             // A panic must not keep what follows from being done.
             if !matches!(catch_unwind(AssertUnwindSafe(|| session.run())), Ok(Ok(()))) {
@@ -246,7 +245,7 @@ impl PoolService {
             }
             // What is written behind before that: a successor that comes meanwhile writes it, by the record.
             if config.write_behind.is_some()
-                && let Err(error) = ended.inner().sync_all()
+                && let Err(error) = ended.tree.sync_all()
             {
                 tracing::error!(%error, "something could not be written when the mount ended");
             }
@@ -254,7 +253,7 @@ impl PoolService {
             record.close();
             service.door.remove(number);
             // `vellum umount` waits until the connection is closed: then the layers are free, unless they are still to be filled.
-            let filled = config.fill_at_end.0 > 0 && ended.inner().needs_lowers();
+            let filled = config.fill_at_end.0 > 0 && ended.tree.needs_lowers();
             let handle = (!filled).then_some(handle);
             {
                 let mut books = service.books.lock();
@@ -262,7 +261,7 @@ impl PoolService {
                 books.mounts -= 1;
             }
             let locks: Vec<DirLock> = locks.into_iter().map(DirLock::from).collect();
-            flatten_after_unmount::complete(ended.inner(), &config, &locks);
+            flatten_after_unmount::complete(&*ended.tree, &config, &locks);
             zoned::write_out();
             drop(ended);
             drop(locks);

@@ -8,6 +8,7 @@ use super::new_mount::{self, NewMount, PreparedTree, SessionResources};
 use super::pool_service::PoolService;
 use super::wire::MountRequest;
 use crate::failure::Failure;
+use crate::instance::Instance;
 use crate::layers::OpenLayers;
 use crate::layers::cache::PredecessorCache;
 use crate::layers::ceph;
@@ -126,8 +127,9 @@ fn one(service: &Arc<PoolService>, left: PredecessorMount) -> Result<(), Failure
     made.tree.resume(held);
     let mountpoint = Some(made.config.mountpoint.clone());
     let PreparedTree { config, tree, report, options, locks, cache, writeback } = made;
-    let instance = PreparedTree::instance(tree, report, cache, writeback.as_ref());
-    let session = Session::from_fd(Arc::clone(&instance), device, session, options, mountpoint);
+    let session = Session::from_fd(Arc::clone(&tree), device, session, options, mountpoint);
+    let mut instance = Instance::new(tree, session.handle(), report);
+    (instance.cache, instance.writeback) = (cache, writeback.as_ref().map(Arc::downgrade));
     // What had been read and not answered comes again. Before anything is read here, or that would come twice. A connection that
     // has ended has nothing to send.
     if let Err(error) = session.handle().notifier().resend() {

@@ -5,15 +5,12 @@
 //! kernel is asked to forget what nobody uses, and lists of names name no nodes that are not there. All of that is done by one
 //! thread, which answers nothing: it may wait for the kernel, and the kernel for answers.
 
-use crate::instance::Instance;
 use crate::process::memory_group;
 use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use vellum_union::{LimitEvent, NodeLimit, Union};
 use vellum_vfs::Errno;
-
-type Tree = Instance<Union>;
 
 /// Memory of a node in bytes, with what directories and records take of it.
 const NODE: u64 = 640;
@@ -39,10 +36,10 @@ pub(crate) fn limit() -> &'static Arc<NodeLimit> {
 }
 
 /// Trees of this process, and whether the thread has been started.
-static TREES: Mutex<(Vec<Weak<Tree>>, bool)> = Mutex::new((Vec::new(), false));
+static TREES: Mutex<(Vec<Weak<Union>>, bool)> = Mutex::new((Vec::new(), false));
 
 /// Watches over a tree's nodes from now on. Call once threads may be started.
-pub(crate) fn watch(tree: &Arc<Tree>) -> std::io::Result<()> {
+pub(crate) fn watch(tree: &Arc<Union>) -> std::io::Result<()> {
     let mut trees = TREES.lock();
     trees.0.retain(|tree| tree.strong_count() > 0);
     trees.0.push(Arc::downgrade(tree));
@@ -74,22 +71,22 @@ trait Nodes {
     fn prune(&self, from: usize, wanted: usize) -> vellum_vfs::Result<usize>;
 }
 
-impl Nodes for Tree {
+impl Nodes for Union {
     fn nodes(&self) -> usize {
-        self.inner().nodes()
+        Self::nodes(self)
     }
 
     fn set_node_alarm(&self, at: usize) {
-        self.inner().set_node_alarm(at);
+        Self::set_node_alarm(self, at);
     }
 
     fn prune(&self, from: usize, wanted: usize) -> vellum_vfs::Result<usize> {
-        self.inner().prune(from, wanted)
+        Self::prune(self, from, wanted)
     }
 }
 
 /// None is held: a mount ends when its last user lets go of its tree, however long this thread waits for a kernel.
-fn trees() -> Vec<Weak<Tree>> {
+fn trees() -> Vec<Weak<Union>> {
     TREES.lock().0.clone()
 }
 
@@ -129,7 +126,7 @@ fn serve() {
         }
         if forgotten.is_some_and(|since| rung == LimitEvent::Nothing || since.elapsed() > LATEST) {
             forgotten = None;
-            each(&trees()).for_each(|tree| tree.inner().trim());
+            each(&trees()).for_each(|tree| tree.trim());
             vellum_sys::trim_memory();
         }
     }

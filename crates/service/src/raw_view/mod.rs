@@ -21,8 +21,7 @@ use vellum_fuse::{FuseMount, Session, SessionOptions};
 use vellum_union::{HostView, OwnBlocks};
 use vellum_vfs::{
     AttrReply, Branch, BranchFile, Context, DirEntry, DirSink, Entry, Errno, FileKind, Filesystem, Handle,
-    Name, NodeId, OpenIo, OpenMode, OpenReply, RenameFlags, Result, Seek, SetAttr, StatFs, WriteFlags,
-    XattrFlags,
+    Name, NodeId, OpenFlags, OpenIo, OpenMode, OpenReply, Result, Seek, StatFs,
 };
 
 /// The names in a directory when it was opened.
@@ -107,11 +106,6 @@ impl RawView {
     }
 }
 
-/// What changes a layer.
-fn refused<T>() -> Result<T> {
-    Err(Errno::ROFS.into())
-}
-
 impl Filesystem for RawView {
     fn lookup(&self, _: &Context<'_>, parent: NodeId, name: Name<'_>) -> Result<Option<Entry>> {
         let parent = self.held(parent)?;
@@ -126,80 +120,28 @@ impl Filesystem for RawView {
         Ok(AttrReply { attr: self.view.attr(&self.held(node)?)?, ttl: Duration::ZERO })
     }
 
-    fn setattr(&self, _: &Context<'_>, _: NodeId, _: Option<Handle>, _: &SetAttr) -> Result<AttrReply> {
-        refused()
-    }
-
     fn readlink(&self, _: &Context<'_>, node: NodeId, buf: &mut [u8]) -> Result<usize> {
         self.held(node)?.object().read_link(buf)
     }
 
-    fn mknod(&self, _: &Context<'_>, _: NodeId, _: Name<'_>, _: u32, _: u64) -> Result<Entry> {
-        refused()
-    }
-
-    fn mkdir(&self, _: &Context<'_>, _: NodeId, _: Name<'_>, _: u32) -> Result<Entry> {
-        refused()
-    }
-
-    fn symlink(&self, _: &Context<'_>, _: NodeId, _: Name<'_>, _: &CStr) -> Result<Entry> {
-        refused()
-    }
-
-    fn link(&self, _: &Context<'_>, _: NodeId, _: NodeId, _: Name<'_>) -> Result<Entry> {
-        refused()
-    }
-
-    fn unlink(&self, _: &Context<'_>, _: NodeId, _: Name<'_>) -> Result<()> {
-        refused()
-    }
-
-    fn rmdir(&self, _: &Context<'_>, _: NodeId, _: Name<'_>) -> Result<()> {
-        refused()
-    }
-
-    fn rename(
-        &self,
-        _: &Context<'_>,
-        _: (NodeId, Name<'_>),
-        _: (NodeId, Name<'_>),
-        _: RenameFlags,
-    ) -> Result<()> {
-        refused()
-    }
-
-    fn open(&self, _: &Context<'_>, node: NodeId, flags: u32) -> Result<OpenReply> {
-        const WRITES: u32 = 0o3;
-        const CUTS: u32 = 0o1000;
-        if flags & (WRITES | CUTS) != 0 {
-            return refused();
+    fn open(&self, _: &Context<'_>, node: NodeId, flags: OpenFlags) -> Result<OpenReply> {
+        if flags.intersects(OpenFlags::ACCMODE | OpenFlags::TRUNC) {
+            return Err(Errno::ROFS.into());
         }
         let held = self.held(node)?;
         let file = held.object().reopen(OpenMode::READ)?;
         Ok(self.opened(Open::File((file, self.view.own_blocks(&held)?))))
     }
 
-    fn create(&self, _: &Context<'_>, _: NodeId, _: Name<'_>, _: u32, _: u32) -> Result<(Entry, OpenReply)> {
-        refused()
-    }
-
     fn read(&self, _: &Context<'_>, _: NodeId, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.file(handle)?.0.read_at(buf, offset)
-    }
-
-    fn write(&self, _: &Context<'_>, _: NodeId, _: Handle, _: u64, _: &[u8], _: WriteFlags) -> Result<usize> {
-        refused()
     }
 
     fn release(&self, _: NodeId, handle: Handle) {
         self.opens.lock().remove(&handle.0);
     }
 
-    fn fsync(&self, _: &Context<'_>, _: NodeId, _: Handle, _: bool) -> Result<()> {
-        Ok(())
-    }
-
-    fn opendir(&self, _: &Context<'_>, node: NodeId, _: u32) -> Result<OpenReply> {
+    fn opendir(&self, _: &Context<'_>, node: NodeId, _: OpenFlags) -> Result<OpenReply> {
         let mut listing = Listing::new();
         self.view.list(directory(&self.held(node)?)?, &mut |name, ino, kind| {
             listing.push((name.to_owned(), ino, kind));
@@ -227,31 +169,12 @@ impl Filesystem for RawView {
         Ok(())
     }
 
-    fn readdirplus(
-        &self,
-        cx: &Context<'_>,
-        node: NodeId,
-        handle: Handle,
-        offset: u64,
-        sink: &mut dyn DirSink,
-    ) -> Result<()> {
-        self.readdir(cx, node, handle, offset, sink)
-    }
-
     fn releasedir(&self, node: NodeId, handle: Handle) {
         self.release(node, handle);
     }
 
-    fn fsyncdir(&self, _: &Context<'_>, _: NodeId, _: Handle, _: bool) -> Result<()> {
-        Ok(())
-    }
-
     fn statfs(&self, _: &Context<'_>, _: NodeId) -> Result<StatFs> {
         self.branch.statfs()
-    }
-
-    fn setxattr(&self, _: &Context<'_>, _: NodeId, _: &CStr, _: &[u8], _: XattrFlags) -> Result<()> {
-        refused()
     }
 
     fn getxattr(&self, _: &Context<'_>, node: NodeId, name: &CStr, buf: &mut [u8]) -> Result<usize> {
@@ -260,10 +183,6 @@ impl Filesystem for RawView {
 
     fn listxattr(&self, _: &Context<'_>, node: NodeId, buf: &mut [u8]) -> Result<usize> {
         self.view.list_xattr(&self.held(node)?, buf)
-    }
-
-    fn removexattr(&self, _: &Context<'_>, _: NodeId, _: &CStr) -> Result<()> {
-        refused()
     }
 
     fn lseek(&self, _: &Context<'_>, _: NodeId, handle: Handle, offset: u64, whence: Seek) -> Result<u64> {

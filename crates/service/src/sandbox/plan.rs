@@ -25,12 +25,6 @@ pub enum Mode {
 impl Mode {
     const ALL: [Self; 4] = [Self::On, Self::NoFiles, Self::Warn, Self::Off];
 
-    /// Whether something is given up.
-    #[must_use]
-    pub const fn is_enforced(self) -> bool {
-        matches!(self, Self::On | Self::NoFiles)
-    }
-
     /// Its name in the environment and in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -36,10 +36,10 @@ use crate::coherence::ctime_cache::CtimeCache;
 use crate::coherence::generations::Generations;
 use crate::coherence::mmap_files::MmapFiles;
 use crate::coherence::writers::Handouts;
-use crate::config::{Profile, Squash};
+use crate::config::Squash;
 use crate::layers::Layers;
 use std::sync::{Arc, OnceLock};
-use vellum_vfs::{Connection, Duties, HandoutError, IdMap, NodeId, Result, Timestamp, Verdict};
+use vellum_vfs::{Connection, Duties, HandoutError, IdMap, NodeId, Profile, Result, Timestamp, Verdict};
 
 /// What parties were given that holds for all nodes; the rest is noted with the nodes themselves.
 pub(crate) struct Coherence {

@@ -97,11 +97,12 @@ impl Handouts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fault::ObjectExport;
     use vellum_branch::MemoryBranch;
 
     #[test]
     fn who_is_written_to_is_remembered() {
-        let export = MemoryBranch::new().export();
+        let export: Arc<dyn Export> = ObjectExport::new(MemoryBranch::new());
         let handouts = Handouts::new(Arc::clone(&export), false);
         assert!(!handouts.written.have(77));
         handouts.opens(77);

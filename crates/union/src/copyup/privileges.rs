@@ -1,6 +1,7 @@
 //! What a kernel takes away from a program when somebody writes to it: its capability, and set-id bits where the writer has no privilege.
 //! Who writes what others have written, or nobody has changed, gives it back.
 
+use crate::layers::attrs::SET_IDS;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use vellum_vfs::{Attr, Errno, Object, Result};
@@ -11,7 +12,6 @@ pub(crate) const CAPABILITY: &CStr = c"security.capability";
 /// Longest value of it.
 const CAPABILITY_MAX: usize = 64;
 /// Set-user-id and set-group-id.
-const SET_IDS: u32 = 0o6000;
 
 /// What a program has. Whoever takes it away on purpose must not come between asking and giving back.
 pub(crate) struct Privileges {

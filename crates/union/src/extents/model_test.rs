@@ -2,9 +2,10 @@
 //! service killed in the middle of any change.
 
 use super::{BlockIndex, Holes, PartialFile, Record, Sidecar};
+use crate::fault::{FaultBranch, FaultPlan};
 use proptest::prelude::*;
 use std::sync::Arc;
-use vellum_branch::{FaultBranch, FaultPlan, MemoryBranch, MemoryOptions};
+use vellum_branch::{MemoryBranch, MemoryOptions};
 use vellum_vfs::{Branch, BranchFile, Errno, Name, Object, OpenMode, Result, Seek};
 
 const BLOCK: u64 = 4096;
@@ -338,8 +339,8 @@ proptest! {
         let mut file = world.open(&*world.disk, depth).unwrap();
         let mut model = world.base.clone();
         let mut states = vec![model.clone()];
-        let mut choices = Choices(seed);
-        let end = choices.below(ops.len()) + 1;
+        let mut choices = fastrand::Rng::with_seed(seed);
+        let end = choices.usize(..ops.len().max(1)) + 1;
         let (mut begun, mut synced) = (0, false);
         for op in ops.iter().take(end) {
             if synced {
@@ -357,7 +358,7 @@ proptest! {
             synced = matches!(op, Op::Sync);
         }
         for _ in 0..8 {
-            let after = world.disk.after_power_loss(begun, &mut |n| choices.below(n)).unwrap();
+            let after = world.disk.after_power_loss(begun, &mut |n| choices.usize(..n)).unwrap();
             let bytes = whole(&world.open(&*after, depth).unwrap());
             for (at, byte) in bytes.iter().enumerate() {
                 let possible = states.iter().any(|state| state.get(at).copied().unwrap_or(0) == *byte);
@@ -371,19 +372,6 @@ proptest! {
             let left = World { disk: after, faulty: Arc::clone(&world.faulty), sidecar, base: Vec::new() };
             goes_on(&left, depth, bytes, &later)?;
         }
-    }
-}
-
-/// A row of choices that a seed gives (splitmix64).
-struct Choices(u64);
-
-impl Choices {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % n.max(1) as u64) as usize
     }
 }
 

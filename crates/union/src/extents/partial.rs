@@ -19,9 +19,9 @@ use smallvec::{SmallVec, smallvec};
 use std::any::Any;
 use std::ffi::CStr;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use vellum_vfs::{Attr, BranchFile, Errno, Error, Object, OpenMode, Result, Seek, SetTime};
+use vellum_vfs::{BranchFile, Errno, Error, Object, OpenMode, Result, Seek, SetTime};
 
 /// Bytes that are copied from below at a time when a file is completed, and zeros that are written at a time.
 pub(super) const STEP: usize = 256 * 1024;
@@ -393,32 +393,11 @@ pub(super) const PUNCH_HOLE: u32 = 0x02;
 const ZERO_RANGE: u32 = 0x10;
 
 impl Object for PartialFile {
-    fn stat(&self) -> Result<Attr> {
-        self.upper.stat()
+    fn inner(&self) -> Result<&dyn Object> {
+        Ok(&*self.upper)
     }
-    fn set_mode(&self, mode: u32) -> Result<()> {
-        self.upper.set_mode(mode)
-    }
-    fn set_owner(&self, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
-        self.upper.set_owner(uid, gid)
-    }
-    fn set_times(&self, atime: Option<SetTime>, mtime: Option<SetTime>) -> Result<()> {
-        self.upper.set_times(atime, mtime)
-    }
-    fn get_xattr(&self, name: &CStr, buf: &mut [u8]) -> Result<usize> {
-        self.upper.get_xattr(name, buf)
-    }
-    fn set_xattr(&self, name: &CStr, value: &[u8], flags: u32) -> Result<()> {
-        self.upper.set_xattr(name, value, flags)
-    }
-    fn list_xattr(&self, buf: &mut [u8]) -> Result<usize> {
-        self.upper.list_xattr(buf)
-    }
-    fn remove_xattr(&self, name: &CStr) -> Result<()> {
-        self.upper.remove_xattr(name)
-    }
-    fn read_link(&self, _: &mut [u8]) -> Result<usize> {
-        Err(Errno::INVAL.into())
+    fn as_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
     }
     fn reopen(&self, _: OpenMode) -> Result<Arc<dyn BranchFile>> {
         Err(Error::new(Errno::OPNOTSUPP, "opening half of a partial file"))

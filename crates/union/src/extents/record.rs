@@ -1,6 +1,7 @@
 //! What a partial file says of itself, in an extended attribute of its own.
 
 use super::origin::{Origin, SAMPLE_LEN};
+use crate::layers::marks::checksum;
 use std::ffi::CStr;
 use vellum_vfs::{Errno, Error, Object, Result, Timestamp};
 
@@ -108,12 +109,6 @@ impl Record {
     pub(crate) const fn block(&self) -> u64 {
         1 << self.shift
     }
-}
-
-/// FNV-1a with the checksum field zero, folded to 16 bits.
-fn checksum(bytes: &[u8]) -> u16 {
-    let hash = bytes.iter().fold(0x811c_9dc5_u32, |h, b| (h ^ u32::from(*b)).wrapping_mul(0x0100_0193));
-    (hash ^ (hash >> 16)) as u16
 }
 
 #[cfg(test)]

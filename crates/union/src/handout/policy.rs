@@ -16,6 +16,7 @@
 //! | the mode of a symbolic link, and what one leads to | the kernel follows it, through mounts |
 //! | errors other than a full disk or quota, a long name, a taken name | the kernel may find another one first |
 
+use crate::layers::attrs::{S_ISGID, SET_IDS};
 use crate::nodes::node::{Inherit, Owner};
 use crate::nodes::text_busy::ANY_EXECUTE;
 use vellum_vfs::{Attr, Client, Errno, ExportedFile, FileKind, HandoutError, HandoutFlags, SetAttr, Verdict};
@@ -26,8 +27,6 @@ pub(super) const WRITE: u32 = 2;
 pub(super) const SEARCH: u32 = 1;
 
 const S_ISVTX: u32 = 0o1000;
-const S_ISGID: u32 = 0o2000;
-const SET_IDS: u32 = 0o6000;
 
 /// Whether the client may do all of `wanted` with something of this owner, group and mode, whatever further groups it is in.
 fn may(client: &Client<'_>, of: Owner, wanted: u32) -> bool {

@@ -9,6 +9,7 @@ use vellum_vfs::{Attr, Context, Errno, FileKind, Name, Result, SetAttr};
 
 pub(crate) const S_ISUID: u32 = 0o4000;
 pub(crate) const S_ISGID: u32 = 0o2000;
+pub(crate) const SET_IDS: u32 = S_ISUID | S_ISGID;
 pub(crate) const S_IXGRP: u32 = 0o0010;
 
 impl Layers {

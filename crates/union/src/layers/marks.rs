@@ -369,7 +369,7 @@ impl OwnMark {
 
 /// FNV-1a over the mark with its checksum field zero, folded to 16 bits: against torn or foreign values, not
 /// against an attacker.
-fn checksum(bytes: &[u8; OWN_LEN]) -> u16 {
+pub(crate) fn checksum(bytes: &[u8]) -> u16 {
     let hash = bytes.iter().fold(0x811c_9dc5_u32, |h, b| (h ^ u32::from(*b)).wrapping_mul(0x0100_0193));
     (hash ^ (hash >> 16)) as u16
 }

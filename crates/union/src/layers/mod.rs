@@ -24,14 +24,14 @@ pub(crate) mod sidecar;
 pub(crate) mod upper_sidecars;
 pub(crate) mod work_dir;
 
-use crate::config::{Profile, UnionConfig};
+use crate::config::UnionConfig;
 use crate::layers::handles::{Evict, Share};
 use crate::layers::layer::{Layer, LowerDir};
 use crate::layers::links::LayerLinks;
 use crate::nodes::ino;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Weak};
-use vellum_vfs::Result;
+use vellum_vfs::{Profile, Result};
 
 /// The layers, and what is kept open of them. Nothing of it changes but that.
 pub(crate) struct Layers {

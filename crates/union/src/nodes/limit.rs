@@ -67,7 +67,7 @@ impl NodeLimit {
     }
 
     /// Many nodes have been forgotten.
-    pub fn has_forgotten(&self) {
+    pub(crate) fn has_forgotten(&self) {
         self.rung.lock().1 = true;
         self.bell.notify_one();
     }

@@ -501,8 +501,7 @@ impl Dir {
 impl Inherit {
     /// The group, and in directories the bit, are inherited.
     pub(crate) const fn is_setgid(&self) -> bool {
-        const S_ISGID: u32 = 0o2000;
-        self.owner.mode & S_ISGID != 0
+        self.owner.mode & crate::layers::attrs::S_ISGID != 0
     }
 }
 

@@ -13,8 +13,14 @@ use crate::nodes::recovery::ledger::Ledger;
 use crate::sync::Mutex;
 use arc_swap::ArcSwapOption;
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 use vellum_vfs::{Errno, Error, NodeId, Result};
+
+/// Forgotten nodes after which memory is worth being given back to the system: the allocator keeps it otherwise, and the kernel
+/// forgets by the hundred thousand when it needs memory itself.
+const MANY_FORGOTTEN: u32 = 4096;
 
 /// Places for chunks that are made together, when the first of them is needed.
 const GROUP: usize = 256;
@@ -105,6 +111,8 @@ pub(crate) struct Table {
     /// Where clients see that a slot has another node.
     generations: Option<Arc<Generations>>,
     limit: Arc<NodeLimit>,
+    /// Calls of [`Table::forget`] since the limit was told that many nodes are gone.
+    forgotten: AtomicU32,
     origin: OnceLock<Arc<Origin>>,
 }
 
@@ -128,6 +136,7 @@ impl Table {
             ledger,
             generations,
             limit,
+            forgotten: AtomicU32::new(0),
             origin: OnceLock::new(),
         };
         {
@@ -353,6 +362,10 @@ impl Table {
     ) -> Option<Arc<Node>> {
         if id == NodeId::ROOT {
             return None;
+        }
+        if self.forgotten.fetch_add(1, Relaxed) == MANY_FORGOTTEN {
+            self.forgotten.store(0, Relaxed);
+            self.limit.has_forgotten();
         }
         self.with(id, |slot| {
             slot.counts = slot.counts.less(count);

@@ -1,6 +1,5 @@
 //! The union as a front sees it. Each operation finds its nodes, calls, and answers; nothing else.
 
-use crate::config::Profile;
 use crate::layers::layer_object::Target;
 use crate::nodes::node::Node;
 use crate::ops::create::{NewObject, check_target};
@@ -12,11 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use vellum_vfs::{
     AttrReply, BranchFile, Connection, Context, DirSink, Duties, Entry, Errno, Error, FileKind, Filesystem,
-    Handle, Name, NodeId, OpenIo, OpenReply, OwnOpens, RenameFlags, Result, Seek, SetAttr, StatFs, UNKNOWN,
-    WriteFlags, XattrFlags,
+    Handle, Name, NodeId, OpenFlags, OpenIo, OpenReply, OwnOpens, Profile, RenameFlags, Result, Seek,
+    SetAttr, StatFs, UNKNOWN, WriteFlags, XattrFlags,
 };
 
-const O_EXCL: u32 = 0o200;
 const NO_HANDLE: Handle = Handle(0);
 /// In passthrough: a file that is not handed to the kernel. These opens are counted.
 const CACHED: Handle = Handle(1);
@@ -24,11 +22,11 @@ const CACHED: Handle = Handle(1);
 const MAPPABLE: Handle = Handle(2);
 /// Bytes that are copied for one request: a client that is killed meanwhile waits for the answer, and asks for the rest otherwise.
 const COPY_MAX: u64 = 16 << 20;
-const O_ACCMODE: u32 = 0o3;
-const O_RDWR: u32 = 0o2;
 
 impl Union {
-    fn duties(&self) -> Duties {
+    /// What the front does itself.
+    #[must_use]
+    pub fn duties(&self) -> Duties {
         self.0.coherence.kernel().map_or(Duties::empty(), |kernel| kernel.duties)
     }
 
@@ -42,19 +40,19 @@ impl Union {
     }
 
     /// How a file that was just created is to be used.
-    fn opened(&self, node: &Arc<Node>, flags: u32) -> Result<OpenReply> {
+    fn opened(&self, node: &Arc<Node>, flags: OpenFlags) -> Result<OpenReply> {
         match self.0.layers.config.profile {
             Profile::Cached => Ok(OpenReply { handle: NO_HANDLE, io: OpenIo::Cached { keep: true } }),
             // O_TRUNC has been done, or there was nothing to cut.
-            Profile::Passthrough => self.hand_over(node, flags & !0o1000, false),
+            Profile::Passthrough => self.hand_over(node, flags - OpenFlags::TRUNC, false),
         }
     }
 
     /// The answer to an open, in passthrough; `known`: the kernel may know the file's attributes already.
-    fn hand_over(&self, node: &Arc<Node>, flags: u32, known: bool) -> Result<OpenReply> {
+    fn hand_over(&self, node: &Arc<Node>, flags: OpenFlags, known: bool) -> Result<OpenReply> {
         let io = self.0.open(node, flags)?;
         let handle = match (&io, node.as_file()) {
-            (OpenIo::Passthrough(_), Some(file)) if flags & O_ACCMODE == O_RDWR => {
+            (OpenIo::Passthrough(_), Some(file)) if flags & OpenFlags::ACCMODE == OpenFlags::RDWR => {
                 self.0.coherence.opens_to_map(node, file, known);
                 MAPPABLE
             }
@@ -202,14 +200,14 @@ impl Filesystem for Union {
         }
     }
 
-    fn open(&self, _: &Context<'_>, node: NodeId, flags: u32) -> Result<OpenReply> {
+    fn open(&self, _: &Context<'_>, node: NodeId, flags: OpenFlags) -> Result<OpenReply> {
         if self.0.layers.is_passthrough() {
             return self.hand_over(&self.0.node(node)?, flags, true);
         }
         if self.duties().contains(Duties::OPENS_FILES) {
             return Err(Error::new(Errno::NOSYS, "open"));
         }
-        if flags & 0o1000 != 0 {
+        if flags.contains(OpenFlags::TRUNC) {
             self.0.truncate(&self.0.node(node)?, 0)?;
         }
         Ok(OpenReply { handle: NO_HANDLE, io: OpenIo::Cached { keep: true } })
@@ -221,12 +219,12 @@ impl Filesystem for Union {
         parent: NodeId,
         name: Name<'_>,
         mode: u32,
-        flags: u32,
+        flags: OpenFlags,
     ) -> Result<(Entry, OpenReply)> {
         let dir = self.dir(parent)?;
         let (node, mut entry) = match self.0.make(cx, &dir, name, NewObject::File, mode) {
             // Another client was faster.
-            Err(e) if e.errno() == Errno::EXIST && flags & O_EXCL == 0 => {
+            Err(e) if e.errno() == Errno::EXIST && !flags.contains(OpenFlags::EXCL) => {
                 let entry = self.look(parent, name)?.ok_or(e)?;
                 (self.0.node(entry.node)?, entry)
             }
@@ -240,7 +238,13 @@ impl Filesystem for Union {
         Ok((entry, opened))
     }
 
-    fn tmpfile(&self, cx: &Context<'_>, parent: NodeId, mode: u32, flags: u32) -> Result<(Entry, OpenReply)> {
+    fn tmpfile(
+        &self,
+        cx: &Context<'_>,
+        parent: NodeId,
+        mode: u32,
+        flags: OpenFlags,
+    ) -> Result<(Entry, OpenReply)> {
         let made = self.0.make_unnamed(cx, &self.dir(parent)?, mode)?;
         let opened = self.opened(&made.node, flags)?;
         Ok((self.0.entry(&made.node, Some(made.attr))?, opened))
@@ -280,7 +284,7 @@ impl Filesystem for Union {
         self.0.fsync(&*self.0.node(node)?, datasync)
     }
 
-    fn opendir(&self, _: &Context<'_>, node: NodeId, _: u32) -> Result<OpenReply> {
+    fn opendir(&self, _: &Context<'_>, node: NodeId, _: OpenFlags) -> Result<OpenReply> {
         // What the kernel keeps of a directory it does not ask for again.
         let keeps = !self.0.layers.config.ttl.is_zero();
         if keeps && self.duties().intersects(Duties::OPENS_DIRS | Duties::OPENS_FILES) {
@@ -329,16 +333,26 @@ impl Filesystem for Union {
 
     fn setxattr(
         &self,
-        _: &Context<'_>,
+        cx: &Context<'_>,
         node: NodeId,
         name: &CStr,
         value: &[u8],
         flags: XattrFlags,
     ) -> Result<()> {
-        self.0.set_xattr(&self.0.node(node)?, name, value, flags)
+        match self.questions(name) {
+            Some(questions) => questions.set(cx, node, name, value),
+            None => self.0.set_xattr(&self.0.node(node)?, name, value, flags),
+        }
     }
 
-    fn getxattr(&self, _: &Context<'_>, node: NodeId, name: &CStr, buf: &mut [u8]) -> Result<usize> {
+    fn getxattr(&self, cx: &Context<'_>, node: NodeId, name: &CStr, buf: &mut [u8]) -> Result<usize> {
+        if let Some(questions) = self.questions(name) {
+            let answer = questions.answer(cx, node, name)?;
+            if !buf.is_empty() {
+                buf.get_mut(..answer.len()).ok_or(Errno::RANGE)?.copy_from_slice(&answer);
+            }
+            return Ok(answer.len());
+        }
         self.0.layers.get_xattr(&*self.0.node(node)?, name, buf)
     }
 
@@ -347,7 +361,10 @@ impl Filesystem for Union {
     }
 
     fn removexattr(&self, _: &Context<'_>, node: NodeId, name: &CStr) -> Result<()> {
-        self.0.remove_xattr(&self.0.node(node)?, name)
+        match self.questions(name) {
+            Some(_) => Err(Errno::NODATA.into()),
+            None => self.0.remove_xattr(&self.0.node(node)?, name),
+        }
     }
 
     fn fallocate(

@@ -15,15 +15,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::fence;
 use vellum_vfs::{
-    Attr, BranchFile, Context, Duties, Errno, Error, FileKind, OpenIo, OpenMode, Result, SetAttr, SetTime,
-    WriteFlags,
+    Attr, BranchFile, Context, Duties, Errno, Error, FileKind, OpenFlags, OpenIo, OpenMode, Result, SetAttr,
+    SetTime, WriteFlags,
 };
-
-const O_ACCMODE: u32 = 0o3;
-const O_TRUNC: u32 = 0o1000;
-const O_DSYNC: u32 = 0o10000;
-/// The kernel opens it to run it (`FMODE_EXEC`).
-const FMODE_EXEC: u32 = 0o40;
 
 /// Whether a file of a lower layer is read through the kernel's page cache even in `passthrough`: a small one that is no program. It stays one
 /// file for the kernel then, whoever writes to it: who has it open sees that, and locks exclude each other.
@@ -207,22 +201,22 @@ impl Core {
     }
 
     /// Opens a file for a front that hands it to the kernel. ESTALE: look the name up again.
-    pub(crate) fn open(&self, node: &Arc<Node>, flags: u32) -> Result<OpenIo> {
+    pub(crate) fn open(&self, node: &Arc<Node>, flags: OpenFlags) -> Result<OpenIo> {
         let file = regular(node)?;
         let stale = || Error::new(Errno::STALE, "the file has a new node");
         if node.marks().stale.load(Relaxed) {
             return Err(stale());
         }
         // The kernel knows who writes through it; of those who write to the upper layer's file only this side can know.
-        if flags & FMODE_EXEC != 0 && self.is_being_written(node) {
+        if flags.contains(OpenFlags::EXEC) && self.is_being_written(node) {
             return Err(Error::new(Errno::TXTBSY, "a program is writing to it"));
         }
-        let truncate = flags & O_TRUNC != 0;
+        let truncate = flags.contains(OpenFlags::TRUNC);
         // Of an open to write the kernel finds out beforehand that the file is being run; of one to read that cuts it, only afterwards.
-        if truncate && flags & O_ACCMODE == 0 && self.may_be_running(node)? {
+        if truncate && !flags.intersects(OpenFlags::ACCMODE) && self.may_be_running(node)? {
             return Err(Error::new(Errno::TXTBSY, "a program may be running from it"));
         }
-        let writes = flags & O_ACCMODE != 0 || truncate;
+        let writes = flags.intersects(OpenFlags::ACCMODE) || truncate;
         // Nothing is done for an open that must fail: a file without a name has no other node to be found by. One that has lost the names
         // which are known is found by the others, and that at the first try: the kernel makes one more.
         if writes
@@ -248,7 +242,7 @@ impl Core {
             }
             let io = self.layers.readable(file)?;
             if io.file.descriptor().is_some() {
-                self.layers.settle_names(node, file, &*io.file, flags & O_DSYNC != 0)?;
+                self.layers.settle_names(node, file, &*io.file, flags.contains(OpenFlags::DSYNC))?;
             }
             io
         } else {

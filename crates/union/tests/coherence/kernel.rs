@@ -8,12 +8,11 @@ use std::collections::HashMap;
 use std::ffi::CStr;
 use std::sync::atomic::Ordering::Relaxed;
 use vellum_vfs::{
-    AttrReply, Context, Entry, Errno, Filesystem, NodeId, Progress, RenameFlags, Result, SetAttr,
+    AttrReply, Context, Entry, Errno, Filesystem, NodeId, OpenFlags, Progress, RenameFlags, Result, SetAttr,
 };
 
-const O_EXCL: u32 = 0o200;
 /// `O_CREAT | O_EXCL | O_WRONLY`.
-const NEW: u32 = 0o301;
+const NEW: OpenFlags = OpenFlags::from_bits_retain(0o301);
 /// Turns of others in which one of them makes a file.
 const LONG: usize = 100;
 
@@ -217,7 +216,7 @@ pub fn create(world: &World, worker: usize, what: &'static CStr) {
     }
     let made = ask(world, worker, None, |Service { fs, life, .. }, was_begun| {
         // What is there already has been made by a predecessor.
-        let flags = if was_begun { NEW & !O_EXCL } else { NEW };
+        let flags = if was_begun { NEW - OpenFlags::EXCL } else { NEW };
         let progress = &Begins { kernel: &world.kernel, worker, what, life };
         fs.create(&Context { progress, ..USER }, world.dir, name(what), 0o644, flags)
     });

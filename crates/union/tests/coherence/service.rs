@@ -1,15 +1,19 @@
 //! A process that serves the tree, until it dies.
 
+#[path = "../../../branch/tests/support/fault/mod.rs"]
+mod fault;
+
 use crate::export::Slow;
 use crate::world::{Kernel, Way};
+use fault::{FaultBranch, FaultExport, FaultPlan, ObjectExport};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
-use vellum_branch::{FaultBranch, FaultExport, FaultPlan, MemoryBranch};
+use vellum_branch::MemoryBranch;
 use vellum_sys::crash_point;
-use vellum_union::{Directory, Generations, Ledger, Profile, Union, UnionConfig, UpperConfig};
-use vellum_vfs::{Branch, Connection, Duties, Filesystem, Handout, NodeId};
+use vellum_union::{Directory, Generations, Ledger, Union, UnionConfig, UpperConfig};
+use vellum_vfs::{Branch, Connection, Duties, Filesystem, Handout, NodeId, Profile};
 
 /// Whether a process lives. What a dead one does reaches nobody: no disk, no kernel, no program.
 pub struct Life {
@@ -47,7 +51,7 @@ impl Service {
         config.lowers = vec![branch("lower")];
         config.profile = Profile::Passthrough;
         config.background = false;
-        let export = FaultExport::new(part("upper").export(), Arc::clone(&life.plan));
+        let export = FaultExport::new(ObjectExport::new(part("upper")), Arc::clone(&life.plan));
         config.export = Some(Arc::new(Slow(export)));
         config.generations = Some(Arc::clone(generations));
         config.ledger = Some(Arc::clone(&ledger));

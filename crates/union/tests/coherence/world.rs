@@ -11,7 +11,7 @@ use vellum_sys::PersistentMemory;
 use vellum_union::{Generations, Ledger};
 use vellum_vfs::{
     ActiveOperations, Attr, Branch, BranchDir, Context, DirEntry, DirSink, Entry, Errno, Filesystem, Handle,
-    Name, NodeId, Notifier, Object, Result,
+    Name, NodeId, Notifier, Object, OpenFlags, Result,
 };
 
 pub const USER: Context<'static> =
@@ -230,7 +230,8 @@ impl World {
         let service = Service::begin(&disk, &generations, ledger, &kernel);
         let dir = service.fs.mkdir(&USER, NodeId::ROOT, name(c"dir"), 0o755).unwrap().node;
         *kernel.dir.lock().unwrap() = dir;
-        let (file, opened) = service.fs.create(&USER, dir, name(FILE), 0o644, 0o301).unwrap();
+        let (file, opened) =
+            service.fs.create(&USER, dir, name(FILE), 0o644, OpenFlags::WRONLY | OpenFlags::EXCL).unwrap();
         service.fs.release(file.node, opened.handle);
         let upper = part("upper/dir").root();
         let content = upper.open_file(name(FILE), vellum_vfs::OpenMode::WRITE).unwrap();

@@ -1,13 +1,16 @@
 //! What the tests of the union share: mounting layers that lie in memory, and looking at whole trees.
 #![allow(dead_code, reason = "each test program uses a part")]
 
+#[path = "../../../branch/tests/support/fault/mod.rs"]
+pub mod fault;
 pub mod quiet;
 pub mod tree;
 pub mod watchdog;
 
+use fault::{FaultBranch, FaultPlan};
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
-use vellum_branch::{FaultBranch, FaultPlan, MemoryBranch, Writeback, WritebackLimits};
+use vellum_branch::{MemoryBranch, Writeback, WritebackLimits};
 use vellum_union::{Union, UnionConfig, UpperConfig};
 use vellum_vfs::{
     ActiveOperations, Branch, Context, DirEntry, DirSink, Entry, Errno, FileKind, Filesystem, Handle, Name,
@@ -213,18 +216,4 @@ pub fn walk(fs: &Union, path: &str) -> Result<Option<Entry>> {
         fs.forget(node, 1);
     }
     Ok(found)
-}
-
-/// A row of choices that a seed gives (splitmix64).
-pub struct Choices(pub u64);
-
-impl Choices {
-    /// A number below `n`.
-    pub fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % n.max(1) as u64) as usize
-    }
 }

@@ -1,10 +1,11 @@
 //! A file becomes whole while others have it.
 
+use crate::common::fault::FaultPlan;
 use crate::common::watchdog::Watched;
 use crate::common::{NO_HANDLE, ROOT, faulty, name, walk};
 use std::ffi::CStr;
 use std::sync::Arc;
-use vellum_branch::{FaultPlan, MemoryBranch};
+use vellum_branch::MemoryBranch;
 use vellum_union::{Extent, Union, UnionConfig};
 use vellum_vfs::{Branch, Errno, Filesystem, NodeId, WriteFlags};
 

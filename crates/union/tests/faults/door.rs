@@ -1,10 +1,10 @@
 //! What clients do past the kernel.
 
+use crate::common::fault::FaultPlan;
 use crate::common::{Deaf, ROOT, name, walk};
 use crate::scenarios::{List, Scenario, USER, place};
 use crate::stage::{Kind, Stage};
 use std::sync::Arc;
-use vellum_branch::FaultPlan;
 use vellum_union::{Directory, Union};
 use vellum_vfs::{
     Client, Context, DirName, Errno, ExportFile, Handout, HandoutError, HandoutFlags, Result, SetAttr,

@@ -1,12 +1,13 @@
 //! What fdatasync has acknowledged is there after a loss of power, whatever the union has done to the file before.
 
+use crate::common::fault::FaultPlan;
 use crate::common::quiet::quietly;
 use crate::common::watchdog::Watched;
-use crate::common::{Choices, NO_HANDLE, ROOT, name, walk};
+use crate::common::{NO_HANDLE, ROOT, name, walk};
 use crate::stage::{Kind, Stage};
 use std::ffi::CString;
 use std::sync::Arc;
-use vellum_branch::{FaultPlan, MemoryBranch};
+use vellum_branch::MemoryBranch;
 use vellum_union::Union;
 use vellum_vfs::{Filesystem, NodeId, RenameFlags, SetAttr, WriteFlags};
 
@@ -120,8 +121,8 @@ fn one(stage: &Stage, path: &'static str, before: Before, what: Change) {
     let expected = contents(&fs, at).unwrap();
     let acknowledged = disk.moment();
     for seed in 0..4 {
-        let mut choices = Choices(seed);
-        let left = disk.after_power_loss(acknowledged, &mut |n| choices.below(n)).unwrap();
+        let mut choices = fastrand::Rng::with_seed(seed);
+        let left = disk.after_power_loss(acknowledged, &mut |n| choices.usize(..n)).unwrap();
         let fs = mount(&left);
         // A rename is durable when it is synced as such; until then the file may have its old name.
         let found = contents(&fs, at).or_else(|| contents(&fs, path));

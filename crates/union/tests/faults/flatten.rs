@@ -1,11 +1,12 @@
 //! Making an upper whole dies at every step; the next try ends it, and nothing says any more that data are below.
 
+use crate::common::fault::FaultPlan;
 use crate::common::tree::{self, Tree};
 use crate::common::watchdog::Watched;
 use crate::common::{ROOT, name};
 use crate::stage::{self, Kind, Stage};
 use std::sync::Arc;
-use vellum_branch::{FaultPlan, MemoryBranch};
+use vellum_branch::MemoryBranch;
 use vellum_union::{Extent, FlattenRun, Union};
 use vellum_vfs::{Branch, FileKind, Filesystem, NodeId, RenameFlags, Result};
 

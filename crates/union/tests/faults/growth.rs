@@ -1,10 +1,11 @@
 //! A file that an interrupted operation has touched grows to its old size and beyond. Data of before never come back by that: a mount
 //! that is made then shows what this one shows.
 
+use crate::common::fault::FaultPlan;
 use crate::common::{NO_HANDLE, ROOT, name, walk};
 use crate::stage::{self, Kind, Stage};
 use crate::{Known, fresh};
-use vellum_branch::{FaultPlan, MemoryBranch};
+use vellum_branch::MemoryBranch;
 use vellum_union::Union;
 use vellum_vfs::{Branch, FileKind, Filesystem, SetAttr, WriteFlags};
 

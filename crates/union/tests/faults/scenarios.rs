@@ -6,8 +6,8 @@ use crate::stage::Kind;
 use std::ffi::CString;
 use vellum_union::Union;
 use vellum_vfs::{
-    Context, Errno, Filesystem, NodeId, RenameFlags, Result, SetAttr, SetTime, Timestamp, WriteFlags,
-    XattrFlags,
+    Context, Errno, Filesystem, NodeId, OpenFlags, RenameFlags, Result, SetAttr, SetTime, Timestamp,
+    WriteFlags, XattrFlags,
 };
 
 pub const USER: Context<'static> =
@@ -38,7 +38,7 @@ pub fn place(fs: &Union, path: &str) -> Result<(NodeId, CString)> {
 fn create(cx: Context<'static>, path: &'static str) -> impl Fn(&Union) -> Result<()> {
     move |fs| {
         let (parent, last) = place(fs, path)?;
-        fs.create(&cx, parent, name(&last), 0o640, 0o302).map(drop)
+        fs.create(&cx, parent, name(&last), 0o640, OpenFlags::EXCL).map(drop)
     }
 }
 
@@ -260,7 +260,9 @@ pub fn all() -> Vec<Scenario> {
     list.add("remove an attribute of a lower directory", remove_xattr("dir"));
     list.add("punch a hole into a lower file", allocate("file", 3));
     list.add("allocate beyond the end of a file without data", allocate("meta", 0));
-    list.add("open and cut a lower file", |fs: &Union| fs.open(&ROOT, node(fs, "file")?, 0o1002).map(drop));
+    list.add("open and cut a lower file", |fs: &Union| {
+        fs.open(&ROOT, node(fs, "file")?, OpenFlags::RDWR | OpenFlags::TRUNC).map(drop)
+    });
     list.0
 }
 

@@ -1,9 +1,10 @@
 //! Blocks of files whose own blocks stand in sidecars, when nobody has made them durable.
 
+use crate::common::fault::FaultPlan;
 use crate::common::watchdog::Watched;
 use crate::common::{NO_HANDLE, ROOT, faulty, name, walk};
 use std::sync::Arc;
-use vellum_branch::{FaultPlan, MemoryBranch};
+use vellum_branch::MemoryBranch;
 use vellum_union::{DURABLE, Union};
 use vellum_vfs::{Branch, Errno, Filesystem, NodeId, WriteFlags};
 

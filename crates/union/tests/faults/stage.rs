@@ -1,15 +1,16 @@
 //! The layers that operations fail on.
 
+use crate::common::fault::{FaultBranch, FaultExport, FaultPlan, ObjectExport};
 use crate::common::tree::{self, Seen, Tree};
 use crate::common::{Deaf, NO_HANDLE, ROOT, name, walk};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
-use vellum_branch::{FaultBranch, FaultExport, FaultPlan, MemoryBranch, MemoryOptions};
-use vellum_union::{Profile, Union, UnionConfig, UpperConfig};
+use vellum_branch::{MemoryBranch, MemoryOptions};
+use vellum_union::{Union, UnionConfig, UpperConfig};
 use vellum_vfs::{
-    Branch, BranchDir, Connection, Duties, FileKind, Filesystem, NodeId, Notifier, Object, RenameFlags,
-    SetAttr, SetTime, Timestamp, WriteFlags,
+    Branch, BranchDir, Connection, Duties, FileKind, Filesystem, NodeId, Notifier, Object, OpenFlags,
+    Profile, RenameFlags, SetAttr, SetTime, Timestamp, WriteFlags,
 };
 
 /// What the disk can do, and how copies are made.
@@ -105,7 +106,8 @@ impl Stage {
         config.partial_from = self.kind.blocks.then_some(4096);
         if self.kind.door {
             config.profile = Profile::Passthrough;
-            config.export = Some(FaultExport::new(disk.subtree("upper").unwrap().export(), Arc::clone(plan)));
+            config.export =
+                Some(FaultExport::new(ObjectExport::new(disk.subtree("upper").unwrap()), Arc::clone(plan)));
         }
         let union = Union::new(config).unwrap();
         if self.kind.door {
@@ -194,7 +196,7 @@ fn prepare(fs: &Union) {
     let node = |path: &str| walk(fs, path).unwrap().unwrap().node;
     let root = NodeId::ROOT;
     let create = |parent, at: &CStr| {
-        let entry = fs.create(&ROOT, parent, name(at), 0o644, 0o302).unwrap().0;
+        let entry = fs.create(&ROOT, parent, name(at), 0o644, OpenFlags::EXCL).unwrap().0;
         let flags = vellum_vfs::WriteFlags::empty();
         fs.write(&ROOT, entry.node, vellum_vfs::Handle(0), 0, &at.to_bytes().repeat(500), flags).unwrap();
     };

@@ -1,7 +1,7 @@
 //! Blocks of files in an upper layer that is written behind, on a storage that loses with the service what was not synced.
 
 use crate::common::watchdog::Watched;
-use crate::common::{Choices, NO_HANDLE, ROOT, name, walk};
+use crate::common::{NO_HANDLE, ROOT, name, walk};
 use std::sync::Arc;
 use std::time::Duration;
 use vellum_branch::{MemoryBranch, ReplayOutcome, Writeback, WritebackLimits};
@@ -74,7 +74,7 @@ fn read(fs: &Union) -> Vec<u8> {
 /// synced, or as some write has left it since, and never one that nobody wrote.
 fn deaths(run: Option<[u8; 16]>) -> Result<(), String> {
     for seed in 0..60 {
-        let mut choices = Choices(seed);
+        let mut choices = fastrand::Rng::with_seed(seed);
         let (mut disk, base) = disk();
         let mut writeback = new(&disk);
         let mut expected = base.clone();
@@ -82,9 +82,9 @@ fn deaths(run: Option<[u8; 16]>) -> Result<(), String> {
         let mut blocks: Vec<Vec<Vec<u8>>> = base.chunks(BLOCK).map(|block| vec![block.to_vec()]).collect();
         for turn in 0..4 {
             let fs = union(&disk, &writeback, run);
-            for _ in 0..choices.below(12) {
-                let at = choices.below(SIZE);
-                let data = vec![choices.below(255) as u8 + 1; (1 + choices.below(9000)).min(SIZE - at)];
+            for _ in 0..choices.usize(..12) {
+                let at = choices.usize(..SIZE);
+                let data = vec![choices.usize(..255) as u8 + 1; (1 + choices.usize(..9000)).min(SIZE - at)];
                 write(&fs, at, &data);
                 expected[at..at + data.len()].copy_from_slice(&data);
                 for (block, seen) in expected.chunks(BLOCK).zip(&mut blocks) {
@@ -93,16 +93,16 @@ fn deaths(run: Option<[u8; 16]>) -> Result<(), String> {
                     }
                 }
             }
-            if choices.below(3) == 0 {
+            if choices.usize(..3) == 0 {
                 sync(&fs);
                 synced.clone_from(&expected);
                 blocks = expected.chunks(BLOCK).map(|block| vec![block.to_vec()]).collect();
             }
-            if choices.below(3) == 0 {
+            if choices.usize(..3) == 0 {
                 // Some is written meanwhile.
                 writeback.write_all();
             }
-            let left = disk.after_client_loss(&mut |n| choices.below(n)).unwrap();
+            let left = disk.after_client_loss(&mut |n| choices.usize(..n)).unwrap();
             // The host dies, log and all.
             let (alone, other) = (left.fork().unwrap(), [0xee; 16]);
             let found = read(&union(&alone, &new(&alone), Some(run.unwrap_or(other))));

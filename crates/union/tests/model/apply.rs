@@ -6,14 +6,13 @@ use crate::world::{Flat, Session, World, agree, name_at};
 use std::ffi::CStr;
 use std::sync::Arc;
 use vellum_vfs::{
-    Branch, BranchDir, BranchFile, Context, Entry, Errno, FileKind, Filesystem, Handle, NodeId, OpenMode,
-    RenameFlags, Result, SetAttr, SetTime, Timestamp, WriteFlags, XattrFlags,
+    Branch, BranchDir, BranchFile, Context, Entry, Errno, FileKind, Filesystem, Handle, NodeId, OpenFlags,
+    OpenMode, RenameFlags, Result, SetAttr, SetTime, Timestamp, WriteFlags, XattrFlags,
 };
 
 const S_ISGID: u32 = 0o2000;
-const O_RDWR: u32 = 0o2;
-const O_CREAT_EXCL: u32 = 0o300;
-const O_TRUNC: u32 = 0o1000;
+const O_RDWR: OpenFlags = OpenFlags::RDWR;
+const O_TRUNC: OpenFlags = OpenFlags::TRUNC;
 const DEFAULT_ACL: &CStr = c"system.posix_acl_default";
 pub const USER: Context<'static> =
     Context { uid: 1000, gid: 1001, pid: 2, umask: 0o027, groups: &[], who: None, progress: &() };
@@ -147,7 +146,8 @@ impl World {
                 let (node, flat, at) = self.place(*dir, *at);
                 let mode = *mode & 0o1777;
                 let expected = bare(flat.create(name(at), Self::born(&*flat, cx, mode)));
-                let seen = bare(self.fs().create(cx, node, name(at), u32::from(mode), O_CREAT_EXCL | O_RDWR));
+                let seen =
+                    bare(self.fs().create(cx, node, name(at), u32::from(mode), OpenFlags::EXCL | O_RDWR));
                 if agree("create", &expected, &seen) {
                     self.own(&*flat, at, cx);
                     self.made(&seen.expect("agreed").0, &*flat, at);
@@ -359,7 +359,7 @@ impl World {
     }
 
     fn open(&mut self, at: usize, how: u8, flat: &dyn BranchFile) {
-        let flags = [0, O_RDWR, O_RDWR | O_TRUNC, 0][usize::from(how) % 4];
+        let flags = [OpenFlags::empty(), O_RDWR, O_RDWR | O_TRUNC, OpenFlags::empty()][usize::from(how) % 4];
         let node = self.held[at].node;
         let ino = self.held[at].flat_ino;
         let mut fresh: Option<Entry> = None;
@@ -376,7 +376,7 @@ impl World {
             opened = bare(self.fs().open(&ROOT, fresh, flags)).map(drop);
         }
         assert_eq!(opened, Ok(()), "open");
-        if flags & O_TRUNC != 0 {
+        if flags.contains(O_TRUNC) {
             flat.truncate(0).expect("truncate");
         }
         if let Some(mut entry) = fresh {

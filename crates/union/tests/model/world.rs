@@ -1,6 +1,7 @@
 //! The union and the plain tree side by side, and what a front would hold of both.
 
 use crate::base::{self, Placed};
+use crate::common::fault::ObjectExport;
 use crate::common::tree::{self, Seen};
 use crate::common::{self, Deaf, Layers, ROOT, bare, name};
 use crate::door::{Entered, Owned};
@@ -8,9 +9,10 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
 use vellum_branch::{MemoryBranch, MemoryOptions};
-use vellum_union::{Profile, Union};
+use vellum_union::Union;
 use vellum_vfs::{
-    Attr, Branch, BranchDir, Connection, Duties, Entry, Errno, FileKind, Filesystem, NodeId, Object, Result,
+    Attr, Branch, BranchDir, Connection, Duties, Entry, Errno, FileKind, Filesystem, NodeId, Object, Profile,
+    Result,
 };
 
 /// Names that things get. The longest leaves no room for a prefix.
@@ -193,7 +195,7 @@ impl World {
         self.configure(&mut config);
         if self.setup.door {
             let upper = Layers::upper_of(&self.layers.disk, self.layers.uppers - 1);
-            config.export = Some(upper.export());
+            config.export = Some(ObjectExport::new(upper));
         }
         let union = Union::new(config).expect("mount");
         self.start(&union);

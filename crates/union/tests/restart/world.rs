@@ -1,6 +1,10 @@
 //! A union whose process is replaced, and what a front holds of it.
 #![allow(dead_code, reason = "each test program uses a part")]
 
+#[path = "../../../branch/tests/support/fault/mod.rs"]
+mod fault;
+
+use fault::{FaultBranch, FaultPlan};
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, OsString};
@@ -8,21 +12,21 @@ use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
-use vellum_branch::{FaultBranch, FaultPlan, LocalBranch};
+use vellum_branch::LocalBranch;
 use vellum_sys::crash_point::{at_each, copy};
-use vellum_union::{Budget, Ledger, Profile, Union, UnionConfig, UpperConfig};
+use vellum_union::{Budget, Ledger, Union, UnionConfig, UpperConfig};
 use vellum_vfs::{
     ActiveOperations, Branch, BranchDir, Connection, Context, Duties, Entry, Errno, Error, Filesystem,
-    Handle, Name, NodeId, Notifier, StatFs,
+    Handle, Name, NodeId, Notifier, OpenFlags, Profile, StatFs,
 };
 
 pub const ROOT: Context<'static> =
     Context { uid: 0, gid: 0, pid: 1, umask: 0, groups: &[], who: None, progress: &() };
 pub const NO_HANDLE: Handle = Handle(0);
-pub const O_EXCL: u32 = 0o200;
-pub const O_RDONLY: u32 = 0;
-pub const O_RDWR: u32 = 2;
-pub const O_TRUNC: u32 = 0o1000;
+pub const O_EXCL: OpenFlags = OpenFlags::EXCL;
+pub const O_RDONLY: OpenFlags = OpenFlags::empty();
+pub const O_RDWR: OpenFlags = OpenFlags::RDWR;
+pub const O_TRUNC: OpenFlags = OpenFlags::TRUNC;
 
 /// What a front holds: an id, how often it has looked it up, and what it has seen of the object.
 pub struct Held {
@@ -124,6 +128,10 @@ impl Notifier for Kernel {
 struct FewLinks(Arc<FaultBranch>);
 
 impl Branch for FewLinks {
+    fn inner(&self) -> Result<&dyn Branch, Error> {
+        Ok(&*self.0)
+    }
+
     fn root(&self) -> Arc<dyn BranchDir> {
         self.0.root()
     }
@@ -133,18 +141,6 @@ impl Branch for FewLinks {
     fn statfs(&self) -> Result<StatFs, Error> {
         const NTFS3: u64 = 0x7366_746e;
         Ok(StatFs { fstype: NTFS3, ..self.0.statfs()? })
-    }
-    fn sync(&self) -> Result<(), Error> {
-        self.0.sync()
-    }
-    fn exchanges(&self) -> bool {
-        self.0.exchanges()
-    }
-    fn directory(&self) -> Option<&Path> {
-        self.0.directory()
-    }
-    fn describe(&self) -> String {
-        self.0.describe()
     }
 }
 
@@ -233,7 +229,7 @@ impl World {
     }
 
     /// Opens a file as the kernel does: one that says ESTALE is looked up again, and opened by the node that it has now.
-    pub fn open(&mut self, at: usize, flags: u32) -> Option<Errno> {
+    pub fn open(&mut self, at: usize, flags: OpenFlags) -> Option<Errno> {
         let node = self.held[at].node;
         match self.union.open(&ROOT, node, flags) {
             Ok(opened) => {

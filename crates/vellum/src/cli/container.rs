@@ -1,9 +1,140 @@
 //! Arguments of `vellum run` and of what is done with its containers: checkpoints.
 
 use super::ClusterArgs;
+use crate::zoned::ZonedArgs;
 use clap::{Args, Subcommand, ValueEnum};
+use std::ffi::OsString;
 use std::path::PathBuf;
 use vellum_checkpoint::{Compress, Pace, Precopy};
+
+/// Commands for containers, and what they need.
+#[derive(Debug, Subcommand)]
+pub enum ContainerCommand {
+    /// Share the kernel's page cache among control groups by weight.
+    ///
+    /// A signal ends the command, and then all limits are as before.
+    Balance(BalanceArgs),
+    /// Run a command in a container on a Vellum mount, by crun or runc.
+    ///
+    /// At the end it removes the container, its mount and its changes. Unpacked layers stay, and `--upper` keeps the changes. It needs root, of the host
+    /// or of a user namespace. Most options are those of podman-run(1). With `--pool` the container's programs use the preload library if it is
+    /// installed.
+    Run(Box<RunArgs>),
+    /// Show the containers of `vellum run`: name, first process, age and state.
+    ///
+    /// The state `no manager` means that the `vellum run` of the container was killed.
+    Ps(PsArgs),
+    /// End containers whose `vellum run` was killed, and remove their mounts and directories.
+    Rm(RmArgs),
+    /// Manage stores on zoned devices, files and disks.
+    ///
+    /// A store has named objects and a tree of files on a zoned block device, or on a file or disk that is used like one. Checkpoints get zones of
+    /// their own.
+    Zoned(ZonedArgs),
+    /// Save the memory and files of a container of `vellum run`, podman or containerd, by CRIU and runc.
+    ///
+    /// It needs criu(8) 4.0 or later. The container then ends, unless `--leave-running` is given. If a checkpoint fails, the container continues.
+    ///
+    Checkpoint(CheckpointArgs),
+    /// Resume a container from a checkpoint, in the foreground like `vellum run`.
+    ///
+    /// The layers below must be the same. Accept a stream only from people to whom you would give a root shell.
+    Restore(RestoreArgs),
+    /// List, show and delete checkpoints.
+    Checkpoints(CheckpointsArgs),
+    /// Gives control groups their limits back when the process that balances them has been killed.
+    #[command(name = vellum_balance::GUARD, hide = true)]
+    BalanceGuard {
+        /// The group whose children share.
+        parent: PathBuf,
+    },
+    /// What sees to it that a container goes on whose checkpoint is interrupted.
+    #[command(name = vellum_checkpoint::pause::GUARD, hide = true)]
+    Guard {
+        /// The runtime, where it keeps what it knows, the container, and what is removed.
+        #[arg(num_args = 4)]
+        arguments: Vec<OsString>,
+    },
+    /// What has the library go away from a container's programs.
+    #[command(name = vellum_checkpoint::library::LEAVES, hide = true)]
+    Leave {
+        /// The container's control group.
+        group: PathBuf,
+        /// Its first process.
+        init: u32,
+        /// Where they see the library.
+        place: PathBuf,
+    },
+    /// What shows an upper layer on CephFS to a checkpoint.
+    #[command(name = vellum_checkpoint::upper_view::SHOWS, hide = true)]
+    Show {
+        /// The layer.
+        layer: OsString,
+    },
+    /// A hook by which a restored container has its own loopback interface.
+    #[command(name = vellum_container::loopback::HOOK, hide = true)]
+    Loopback,
+    /// A program that runs where another one is in a third one's place.
+    #[command(name = vellum_checkpoint::podman::APART, hide = true)]
+    Apart {
+        /// The place.
+        place: PathBuf,
+        /// What is there instead.
+        instead: PathBuf,
+        /// Where what was there is.
+        real: PathBuf,
+        /// The program.
+        program: OsString,
+        /// Its arguments.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
+    /// What a program that podman starts waits at.
+    #[command(name = vellum_checkpoint::podman::GATE, hide = true)]
+    Gate {
+        /// The socket.
+        socket: PathBuf,
+        /// The process that listens there.
+        process: i32,
+        /// What is locked until all is done.
+        locked: PathBuf,
+        /// The program.
+        program: OsString,
+        /// Its arguments.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
+    /// What `run` starts a runtime by.
+    #[command(name = "internal-tied", hide = true)]
+    Tied {
+        /// What the runtime is to see elsewhere as well, and where.
+        #[arg(long, num_args = 2)]
+        show: Vec<OsString>,
+        /// Who starts it.
+        parent: u32,
+        /// The runtime.
+        program: OsString,
+        /// Its arguments.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
+}
+
+/// Arguments of `vellum balance`.
+#[derive(Args, Debug)]
+pub struct BalanceArgs {
+    /// Print each group's page cache and its share at each sample.
+    #[arg(long)]
+    pub show: bool,
+    /// Seconds between two samples.
+    #[arg(long, short, default_value_t = 1.0, value_name = "SECONDS")]
+    pub interval: f64,
+    /// End after this many samples.
+    #[arg(long, short = 'n', value_name = "NUMBER")]
+    pub times: Option<u64>,
+    /// The group whose children share, e.g. machine.slice [default: the group of all pools].
+    pub group: Option<PathBuf>,
+}
 
 /// Arguments of `vellum run`. Words that become part of the container's configuration are text, paths of the host need not be.
 #[derive(Args, Debug)]

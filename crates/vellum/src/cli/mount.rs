@@ -1,7 +1,8 @@
 //! Arguments of `vellum mount`, and the mount that they ask for.
 
 use crate::options::{BadInput, Options, Request};
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use vellum_service::config::Profile;
@@ -22,8 +23,8 @@ pub struct MountArgs {
     #[arg(long, value_name = "DIR")]
     pub work: Option<PathBuf>,
     /// The path of file data.
-    #[arg(long, value_enum)]
-    pub profile: Option<ProfileArg>,
+    #[arg(long, value_parser = profile())]
+    pub profile: Option<Profile>,
     /// The pool of the mount.
     #[arg(long, value_name = "NAME")]
     pub pool: Option<OsString>,
@@ -47,13 +48,9 @@ pub struct MountArgs {
     pub second: Option<OsString>,
 }
 
-/// A profile by name.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub enum ProfileArg {
-    /// The page cache of the mount.
-    Cached,
-    /// The kernel uses the layer's file directly; needs privileges.
-    Passthrough,
+/// Reads a profile's name.
+fn profile() -> impl TypedValueParser<Value = Profile> {
+    PossibleValuesParser::new(Profile::NAMES.map(|(name, _)| name)).try_map(|name| name.parse::<Profile>())
 }
 
 impl MountArgs {
@@ -72,10 +69,8 @@ impl MountArgs {
         if let Some(work) = self.work {
             options.set_work(work.into());
         }
-        match self.profile {
-            Some(ProfileArg::Cached) => options.set_profile(Profile::Cached),
-            Some(ProfileArg::Passthrough) => options.set_profile(Profile::Passthrough),
-            None => {}
+        if let Some(profile) = self.profile {
+            options.set_profile(profile);
         }
         if let Some(pool) = self.pool {
             options.set_pool(pool);

@@ -20,6 +20,7 @@ pub(super) fn checks(host: &Host) -> Vec<Check> {
         checks.push(subordinate_ids(host));
     }
     checks.push(runtime(host));
+    #[cfg(feature = "containers")]
     checks.push(criu());
     checks
 }
@@ -160,6 +161,7 @@ fn runtime(host: &Host) -> Check {
     }
 }
 
+#[cfg(feature = "containers")]
 fn criu() -> Check {
     const SUBJECT: &str = "criu";
     match vellum_container::criu::criu_version() {

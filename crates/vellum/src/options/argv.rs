@@ -9,46 +9,10 @@
 
 use super::bad_input::{BadInput, quote};
 use super::{Options, Request};
+use crate::cli;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
-
-/// The words that make the command line one of subcommands.
-pub const SUBCOMMANDS: &[&str] = &[
-    "mount",
-    "umount",
-    "unmount",
-    "inspect",
-    "doctor",
-    "flatten",
-    "pool",
-    "stats",
-    "top",
-    "metrics",
-    "weight",
-    "balance",
-    "sync",
-    "run",
-    "ps",
-    "rm",
-    "zoned",
-    "checkpoint",
-    "restore",
-    "checkpoints",
-    "internal-tied",
-    vellum_balance::GUARD,
-    vellum_checkpoint::pause::GUARD,
-    vellum_container::loopback::HOOK,
-    vellum_checkpoint::library::LEAVES,
-    vellum_checkpoint::upper_view::SHOWS,
-    vellum_checkpoint::podman::APART,
-    vellum_checkpoint::podman::GATE,
-    vellum_pool::mount::HELPER,
-    "bench",
-    "completions",
-    "version",
-    "help",
-];
 
 /// What a classic argument list asks for.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,19 +33,22 @@ pub enum Classic {
 #[must_use]
 pub fn is_subcommand(args: &[OsString]) -> bool {
     let [program, first, rest @ ..] = args else { return false };
-    let named = SUBCOMMANDS.iter().any(|name| OsStr::new(name) == first);
+    let is_word =
+        !first.is_empty() && !first.as_bytes().starts_with(b"-") && !first.as_bytes().contains(&b'/');
+    let named = is_word && cli::is_command(first);
     let any = |begin: &[u8]| rest.iter().any(|arg| arg.as_bytes().starts_with(begin));
     let mounts_a_store = first == "zoned" && rest.first().is_some_and(|word| word == "mount");
     // With words of other programs.
+    #[cfg(feature = "containers")]
     let others = ["internal-tied", vellum_checkpoint::podman::APART, vellum_checkpoint::podman::GATE];
+    #[cfg(not(feature = "containers"))]
+    let others = [""; 0];
     let free = first == "mount"
         || mounts_a_store
         || others.iter().any(|name| first == *name)
         || (first == "run" && any(b"--image"));
     let switch = |arg: &OsString| matches!(arg.as_bytes(), [b'-', letters @ ..] if letters.first() != Some(&b'-') && letters.contains(&b'o'));
-    let misspelt =
-        !first.is_empty() && !first.as_bytes().starts_with(b"-") && !first.as_bytes().contains(&b'/');
-    let meant = if named { free || !any(b"-o") } else { misspelt && !rest.iter().any(switch) };
+    let meant = if named { free || !any(b"-o") } else { is_word && !rest.iter().any(switch) };
     meant && !is_mount_helper(program)
 }
 

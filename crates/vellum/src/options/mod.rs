@@ -13,5 +13,6 @@ pub mod tokenizer;
 mod values;
 
 pub use bad_input::BadInput;
+#[cfg(feature = "containers")]
 pub(crate) use bad_input::quote;
 pub use model::{LogTarget, Options, Request};

@@ -176,10 +176,7 @@ const DATA_PATH: &[Row] = &[
         "profile=cached|passthrough",
         "File data pass the page cache of the mount, or the kernel uses the layer's file \
          [directly](../guide/profiles.md), which needs root of the host. Default: `cached`.",
-        Value(|o, key, raw| {
-            let named = [("cached", Profile::Cached), ("passthrough", Profile::Passthrough)];
-            put(&mut o.config.profile, choice(key, raw, &named))
-        }),
+        Value(|o, key, raw| put(&mut o.config.profile, choice(key, raw, &Profile::NAMES))),
     ),
     row(
         "writeback=0",

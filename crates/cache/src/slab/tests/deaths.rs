@@ -4,6 +4,7 @@
 use super::*;
 use crate::shares::Container;
 use crate::store::FileLoan;
+use fastrand::Rng;
 use std::cell::RefCell;
 use std::rc::Rc;
 use vellum_sys::crash_point::at_each;
@@ -54,8 +55,7 @@ struct Used {
     versions: [u64; FILES as usize],
     lent: Vec<FileLoan>,
     loans: usize,
-    /// xorshift.
-    random: u64,
+    random: Rng,
 }
 
 impl Used {
@@ -63,14 +63,14 @@ impl Used {
         let config = Config { capacity: 10 * BLOCK_BYTES, files: 4, policy: S3Fifo::queue };
         let mut store = Store::new(config, SharedMemory(Arc::new(SlabMemory::kept().unwrap())));
         let member = store.join(1).unwrap();
-        Self { store, member, versions: [1; FILES as usize], lent: vec![], loans: 0, random: seed }
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        self.random % end
+        Self {
+            store,
+            member,
+            versions: [1; FILES as usize],
+            lent: vec![],
+            loans: 0,
+            random: Rng::with_seed(seed),
+        }
     }
 
     /// Small ones, those of three blocks, and one whose bits do not fit into its record.
@@ -84,9 +84,9 @@ impl Used {
     }
 
     fn go(&mut self) {
-        let inode = self.below(FILES);
+        let inode = self.random.u64(..FILES);
         let version = self.version(inode);
-        match self.below(20) {
+        match self.random.u64(..20) {
             0 => self.store.invalidate(version.key.object),
             1 => self.versions[inode as usize] += 1,
             2..=5 => {
@@ -95,13 +95,13 @@ impl Used {
                 self.lent.extend(lent);
             }
             6..=8 if !self.lent.is_empty() => {
-                let at = self.below(self.lent.len() as u64) as usize;
+                let at = self.random.u64(..self.lent.len() as u64) as usize;
                 self.store.give_back(self.lent.swap_remove(at));
             }
-            9 => drop(self.store.limit(self.random % (10 * BLOCK_BYTES), usize::MAX)),
+            9 => drop(self.store.limit(self.random.u64(..10 * BLOCK_BYTES), usize::MAX)),
             10 => drop(self.store.limit(u64::MAX, 0)),
             _ => {
-                let block = self.below(version.blocks().min(BLOCKS_OF_FILE + 1));
+                let block = self.random.u64(..version.blocks().min(BLOCKS_OF_FILE + 1));
                 let block = if inode == 0 { block * 190 } else { block };
                 let fill = self.store.begin(version, BlockIndex(block)).unwrap();
                 self.store.insert(fill, self.member, &content(version, block)).unwrap();

@@ -324,12 +324,16 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::AtomicUsize;
     use vellum_branch::MemoryBranch;
-    use vellum_vfs::{BranchDir, StatFs};
+    use vellum_vfs::BranchDir;
 
     /// Whose process is killed when it has opened so many directories more.
     struct Mortal(Arc<MemoryBranch>, AtomicUsize);
 
     impl Branch for Mortal {
+        fn inner(&self) -> Result<&dyn Branch> {
+            Ok(&*self.0)
+        }
+
         fn root(&self) -> Arc<dyn BranchDir> {
             self.0.root()
         }
@@ -337,22 +341,6 @@ mod tests {
         fn open_dir_path(&self, path: &CStr) -> Result<Arc<dyn BranchDir>> {
             let lives = self.1.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
             if lives { self.0.open_dir_path(path) } else { Err(Errno::IO.into()) }
-        }
-
-        fn statfs(&self) -> Result<StatFs> {
-            self.0.statfs()
-        }
-
-        fn sync(&self) -> Result<()> {
-            self.0.sync()
-        }
-
-        fn exchanges(&self) -> bool {
-            self.0.exchanges()
-        }
-
-        fn describe(&self) -> String {
-            self.0.describe()
         }
     }
 

@@ -90,12 +90,6 @@ impl Model {
         }
     }
 
-    /// The channel of a zone; None where a zone lies on all of them.
-    #[must_use]
-    pub fn channel_of(&self, zone: u32) -> Option<u32> {
-        (!self.timing.is_striped).then(|| zone % self.channels.len() as u32)
-    }
-
     /// When a command is done that arrives at `now`.
     pub fn submit(&mut self, now: Nanos, command: Command) -> Nanos {
         let share = |part: u64, whole: u64, of: Nanos| {

@@ -1,5 +1,7 @@
 //! File handles: a file's identity that outlives its descriptor and its name. For tests: of what a mount answers, and of what a sandbox
 //! refuses.
+#![allow(unsafe_code, reason = "system calls without a wrapper elsewhere")]
+#![allow(dead_code, unreachable_pub, reason = "each test program uses a part")]
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;

@@ -4,15 +4,18 @@
 //! Steps are operations of the branch traits; those that change something are counted apart, so that a test can
 //! try every one of them: run once without a fault, read [`FaultPlan::changes`], then run again for each number.
 
+#![allow(dead_code, unused_imports, unreachable_pub, reason = "each test program uses a part")]
+
 mod export;
+mod object_export;
 mod objects;
 
 pub use export::FaultExport;
+pub use object_export::ObjectExport;
 
 use self::objects::{FaultDir, FaultFile};
 use std::ffi::CStr;
 use std::fmt;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -240,6 +243,10 @@ impl FaultBranch {
 }
 
 impl Branch for FaultBranch {
+    fn inner(&self) -> Result<&dyn Branch> {
+        Ok(&*self.inner)
+    }
+
     fn root(&self) -> Arc<dyn BranchDir> {
         FaultDir::wrap(self.inner.root(), &self.plan)
     }
@@ -254,6 +261,11 @@ impl Branch for FaultBranch {
         self.inner.statfs()
     }
 
+    fn fsid(&self) -> Result<u64> {
+        self.plan.look()?;
+        self.inner.fsid()
+    }
+
     fn sync(&self) -> Result<()> {
         self.plan.change()?;
         self.inner.sync()
@@ -266,13 +278,5 @@ impl Branch for FaultBranch {
 
     fn exchanges(&self) -> bool {
         self.inner.exchanges() && !self.plan.plain_renames.load(SeqCst)
-    }
-
-    fn directory(&self) -> Option<&Path> {
-        self.inner.directory()
-    }
-
-    fn describe(&self) -> String {
-        self.inner.describe()
     }
 }

@@ -106,7 +106,7 @@ still() {
   take podman:busy
   podman mount busy > at; cp "$(cat at)"/srv/busy? .; podman umount busy; podman rm busy
   restore_and_look kept/busy "$DIR/root/overlay"
-  for n in 1 2; do same "what $n has written" "$(tail -n1 "seen/busy$n")" "$(tail -n1 "busy$n")"; done
+  for n in 1 2; do same "what $n has written" "$(tail -n1 "moment/busy$n")" "$(tail -n1 "busy$n")"; done
   podman rm -f -t0 busy; vellum checkpoints delete kept busy
   # Podman does not kill it, or the command is killed first: it goes on.
   mkdir -p shim; printf '#!/bin/sh\nfor word; do [ "$word" != kill ] || { %s; exit 1; }; done\nexec %s "$@"\n' '[ -e alone ] || kill -KILL $PPID' "$(command -v podman)" > shim/podman; chmod 755 shim/podman

@@ -115,7 +115,7 @@ still() {
   take "containerd:$NS/busy"
   cp "$ROOT"/srv/busy? .; forget busy
   restore_and_look kept/busy "$DIR/up"
-  for n in 1 2; do same "what $n has written" "$(tail -n1 "seen/busy$n")" "$(tail -n1 "busy$n")"; done
+  for n in 1 2; do same "what $n has written" "$(tail -n1 "moment/busy$n")" "$(tail -n1 "busy$n")"; done
   forget busy; vellum checkpoints delete kept busy
 }
 store() {

@@ -141,10 +141,10 @@ needs_library() {
 }
 # Puts something else in the middle of a file, where an object has images.
 damage() { dd if=/dev/urandom of="$1" bs=4096 count=4 seek=$(($(stat -c %s "$1") / 8192)) conv=notrunc 2> /dev/null; }
-# restore_and_look CHECKPOINT DIRECTORY: restores, with a CRIU that first copies the files /srv/busy? below the directory to seen/: of the layer as it was.
+# restore_and_look CHECKPOINT DIRECTORY: restores, with a CRIU that first copies the files /srv/busy? below the directory to moment/: of the layer as it was.
 restore_and_look() {
-  mkdir -p look seen
-  printf '#!/bin/sh\n[ "$1" != swrk ] || find %s -path "*/srv/busy?" -exec cp {} %s \\;\nexec %s "$@"\n' "$2" "$DIR/seen" "$(command -v criu)" > look/criu
+  mkdir -p look moment
+  printf '#!/bin/sh\n[ "$1" != swrk ] || find %s -path "*/srv/busy?" -exec cp {} %s \\;\nexec %s "$@"\n' "$2" "$DIR/moment" "$(command -v criu)" > look/criu
   chmod 755 look/criu
   PATH=$DIR/look:$PATH restore "$1"
 }

@@ -12,7 +12,7 @@ mod library;
 mod mount_record;
 mod request;
 mod ring;
-mod store_door;
+mod store_server;
 mod zoned;
 
 /// Something that bytes can be fed to.
@@ -35,7 +35,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "layout", feed: image::layout },
     Target { name: "dirty_log", feed: dirty_log::feed },
     Target { name: "zoned", feed: zoned::feed },
-    Target { name: "store_door", feed: store_door::feed },
+    Target { name: "store_server", feed: store_server::feed },
     Target { name: "library", feed: library::feed },
     Target { name: "checkpoint", feed: checkpoint::feed },
 ];
@@ -84,7 +84,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn everything_that_was_kept_still_holds() {
+    fn every_corpus_input_still_passes() {
         let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
         for target in TARGETS {
             let mut accepted = 0;

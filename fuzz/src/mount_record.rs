@@ -1,11 +1,11 @@
 //! What a service leaves of a mount to its successor, and what a command sends of one to a service.
 
 use vellum_service::config::Config;
-use vellum_service::pool::asked_for;
+use vellum_service::pool::parse_mount_record;
 
 /// Any bytes as a mount record. What was mounted comes back when it is written again.
 pub(crate) fn feed(bytes: &[u8]) -> bool {
-    let record = asked_for(bytes);
+    let record = parse_mount_record(bytes);
     match &record {
         Ok(config) => again(config),
         Err(refused) => assert!(!refused.to_string().chars().any(char::is_control)),

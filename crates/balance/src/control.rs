@@ -129,14 +129,14 @@ mod tests {
     }
 
     #[test]
-    fn what_one_does_not_need_is_for_the_others() {
+    fn an_unneeded_share_goes_to_the_others() {
         let wishes = [wish(800, 30), wish(100, u64::MAX), wish(200, u64::MAX)];
         assert_eq!(shares(330, wishes.into_iter()), [30, 100, 200]);
         assert_eq!(shares(100, [wish(1, 10), wish(1, 20)].into_iter()), [10, 20]);
     }
 
     #[test]
-    fn an_idle_share_is_lent_and_comes_back_at_once() {
+    fn an_idle_share_is_lent_and_returned_at_once() {
         let mut control = Controller::default();
         let mut seen = GroupSample { weight: 100, cache: 80 * MIB, refaults: 0, cpu: SECOND };
         let first = control.look(&seen, Duration::ZERO);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn who_works_in_what_it_has_is_not_idle() {
+    fn a_group_working_within_its_cache_is_not_idle() {
         let mut control = Controller::default();
         let mut seen = GroupSample { weight: 100, cache: 80 * MIB, refaults: 9, cpu: SECOND };
         control.look(&seen, Duration::ZERO);

@@ -59,7 +59,7 @@ struct Siblings {
 
 impl Parent {
     pub(super) fn open(asked: Option<PathBuf>) -> Result<Self, Failure> {
-        let hierarchies = Hierarchies::here()?;
+        let hierarchies = Hierarchies::detect()?;
         let of = |controller| hierarchies.with(controller);
         let Some((version, top)) = of(Controller::Memory) else {
             return Err(Failure::system("control groups: no hierarchy with the controller memory")
@@ -147,7 +147,7 @@ impl Parent {
     }
 
     /// Gives the groups that a killed process has left with its limits those that they had.
-    pub(super) fn take_back(&self) -> Result<(), Failure> {
+    pub(super) fn restore_limits(&self) -> Result<(), Failure> {
         if getxattr(&self.dir, BOUND_BEFORE, [0; 32].as_mut_slice()).is_ok() {
             drop(Limit::by_name(&self.dir, "memory.high", BOUND_BEFORE));
         }
@@ -258,12 +258,12 @@ impl Group {
 
     /// Gives it the limit that it had, if it is short of memory. There the kernel kills.
     pub(super) fn relieve(&mut self) {
-        let Some(oom) = self.oom.as_ref().filter(|oom| oom.is_told()) else { return };
+        let Some(oom) = self.oom.as_ref().filter(|oom| oom.was_notified()) else { return };
         let is_short =
             || Memory::read(&self.dir, self.version).map_or(true, |memory| memory.is_short(self.share));
         if oom.has_waiting() || is_short() {
             self.limit.write_before();
-            oom.as_before();
+            oom.restore();
             self.relieved = Some(Instant::now());
         }
     }
@@ -290,7 +290,7 @@ impl Group {
                 let is_relieved = self.relieved.is_some_and(|at| at.elapsed() < RELIEF);
                 if is_relieved || bytes >= self.limit.before_in_bytes() || !oom.wait() {
                     self.limit.write_before();
-                    oom.as_before();
+                    oom.restore();
                 } else {
                     self.limit.write(bytes);
                 }
@@ -519,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_leaves_room_beyond_what_no_disk_has() {
+    fn a_limit_leaves_room_beyond_unwritten_memory() {
         assert_eq!(limit(100, 0, 50 << 20), 100 + (50 << 20));
         assert_eq!(limit(100, 0, 0), 100 + FLOOR);
         assert_eq!(limit(0, 40 << 20, 50 << 20), 50 << 20);
@@ -529,7 +529,7 @@ mod tests {
 
     /// A share that is smaller than what a limit leaves is no reason to give the old limit back.
     #[test]
-    fn who_has_its_share_is_not_short() {
+    fn a_group_with_its_share_is_not_short() {
         const MIB: u64 = 1 << 20;
         let of = |cache, unwritten, share| {
             let memory = Memory { cache, unwritten, fixed: 0, refaults: 0, hierarchical_limit: None };
@@ -559,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_lies_above_what_is_no_cache_and_goes_with_the_end() {
+    fn protection_covers_anonymous_memory_and_is_reset() {
         let dir = tempfile::tempdir().unwrap();
         let files = [
             ("memory.low", "17\n"),

@@ -43,7 +43,7 @@ pub fn after(parent: PathBuf) -> Result<(), Failure> {
     let mut nothing = [0; 1];
     while std::io::stdin().read(&mut nothing).is_ok_and(|read| read > 0) {}
     match Parent::open(Some(parent)) {
-        Ok(parent) => parent.take_back(),
+        Ok(parent) => parent.restore_limits(),
         Err(_) => Ok(()),
     }
 }

@@ -55,7 +55,7 @@ impl Oom {
     }
 
     /// From here on the kernel does at the limit what it did before.
-    pub(super) fn as_before(&self) {
+    pub(super) fn restore(&self) {
         if let Err(error) = self.set(self.before)
             && error.kind() != io::ErrorKind::NotFound
         {
@@ -77,7 +77,7 @@ impl Oom {
     }
 
     /// Whether that has been told since this was asked.
-    pub(super) fn is_told(&self) -> bool {
+    pub(super) fn was_notified(&self) -> bool {
         let mut count = [0; 8];
         rustix::io::read(&self.event, &mut count).is_ok()
     }
@@ -91,7 +91,7 @@ impl Oom {
 impl Drop for Oom {
     fn drop(&mut self) {
         self.now.set(!self.before);
-        self.as_before();
+        self.restore();
         let _ = removexattr(&self.dir, BEFORE);
     }
 }

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_needed_where_generations_are_reclaimed() {
+    fn the_limit_is_needed_with_multi_generational_lru() {
         for (text, needed) in [
             ("0x0007\n", true),
             ("0x0001", true),
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_grow_into_what_is_free_and_some_of_what_others_keep() {
+    fn the_bound_is_free_memory_and_some_cache() {
         let memory =
             |cache, fixed| Memory { cache, fixed, unwritten: 0, refaults: 0, hierarchical_limit: None };
         let host = Host { free: 100, reserve: 30, cache: 660 };

@@ -143,7 +143,7 @@ mod tests {
     use crate::table::{SMALL, TableKind, make as make_table};
 
     #[test]
-    fn a_report_is_kept_whole_for_its_readers() {
+    fn an_archived_report_has_all_its_readers_need() {
         let dir = tempfile::tempdir().unwrap();
         let (json, kept) = (dir.path().join("r.json"), dir.path().join("kept"));
         fs::create_dir(&kept).unwrap();
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_or_unread_goes() {
+    fn compaction_rounds_numbers_and_drops_unread_fields() {
         let mut report: Value = serde_json::json!({"tasks": [{"operations": 1000, "passes": 2, "results": [{
             "seconds": 0.012_345_678, "ratio": null, "requests": {"LOOKUP": 20, "FLUSH": 19},
             "samples": [null, {"seconds": 12.345_678, "client_faults": 3.0, "upper_bytes": 123_456}]}]}]});
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn names_say_when_and_where_and_nothing_else() {
+    fn report_names_consist_of_date_and_machine() {
         let of = |cpu: &str, date: &str| {
             name(&serde_json::json!({"machine": {"cpu": cpu, "date": date, "cores": 2}})).unwrap()
         };

@@ -103,14 +103,14 @@ impl Ceph {
     }
 
     /// That of another process's place, if it has one.
-    pub(crate) fn of_another(top: &Path) -> Option<Self> {
+    pub(crate) fn of_other_process(top: &Path) -> Option<Self> {
         let text = fs::read(top.join(NOTE)).ok()?;
         let (far, dir) = serde_json::from_slice(&text).ok()?;
         Some(Self { far, dir, shown: CephMount::at(top.join(MOUNT)), ours: false })
     }
 
     /// What Vellum calls a path in it; None: it is not in it.
-    pub(crate) fn called(mount: &Path, path: &Path) -> Option<String> {
+    pub(crate) fn vellum_path(mount: &Path, path: &Path) -> Option<String> {
         Some(format!("ceph:/{}", path.strip_prefix(mount).ok()?.display()))
     }
 
@@ -131,8 +131,8 @@ impl Ceph {
 
     /// Mounts it anew if it is ours and was taken away. Its client may be ending still; what is made in the bare mount point has the next client refuse
     /// that.
-    pub(crate) fn begin_if_gone(&self) -> Result<()> {
-        if !self.ours || self.shown.is_there()? {
+    pub(crate) fn remount_if_gone(&self) -> Result<()> {
+        if !self.ours || self.shown.is_alive()? {
             return Ok(());
         }
         // Killed, in case it lives without its mount, and waited for.
@@ -161,8 +161,8 @@ impl Drop for Ceph {
         if !self.ours {
             return;
         }
-        let ended = interrupt::within(CLEARING, || {
-            self.begin_if_gone()?;
+        let ended = interrupt::with_timeout(CLEARING, || {
+            self.remount_if_gone()?;
             interrupt::remove(&self.dir).doing(|| format!("removing {}", self.dir.display()))?;
             self.shown.end()
         });
@@ -231,7 +231,7 @@ impl CephMount {
     }
 
     /// Whether its client lives and is mounted, whatever it answers.
-    fn is_there(&self) -> Result<bool> {
+    fn is_alive(&self) -> Result<bool> {
         let lives =
             self.client().as_mut().map(Client::ended).transpose()?.is_some_and(|ended| ended.is_none());
         Ok(lives && interrupt::is_mounted(&self.mount))
@@ -318,7 +318,7 @@ struct ClientMetadata {
 }
 
 /// The sessions of a host's clients whose processes do not live.
-fn of_dead(sessions: &[Session], host: &str, lives: impl Fn(&str) -> bool) -> Vec<u64> {
+fn dead_sessions(sessions: &[Session], host: &str, lives: impl Fn(&str) -> bool) -> Vec<u64> {
     let dead =
         |client: &ClientMetadata| client.hostname == host && !client.pid.is_empty() && !lives(&client.pid);
     sessions.iter().filter(|session| dead(&session.client_metadata)).map(|session| session.id).collect()
@@ -339,7 +339,7 @@ fn forget_dead_clients() {
     };
     let sessions: Vec<Session> = serde_json::from_slice(&tell(&["ls"])).unwrap_or_default();
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    for id in of_dead(&sessions, &host, descendants::lives) {
+    for id in dead_sessions(&sessions, &host, descendants::is_alive) {
         tell(&["evict", &format!("id={id}")]);
     }
 }
@@ -357,8 +357,8 @@ mod tests {
     #[test]
     fn paths_have_names_for_vellum() {
         let mount = Path::new("/a/cephfs");
-        assert_eq!(Ceph::called(mount, Path::new("/a/cephfs/b/lower")), Some("ceph:/b/lower".into()));
-        assert_eq!(Ceph::called(mount, Path::new("/a/upper")), None);
+        assert_eq!(Ceph::vellum_path(mount, Path::new("/a/cephfs/b/lower")), Some("ceph:/b/lower".into()));
+        assert_eq!(Ceph::vellum_path(mount, Path::new("/a/upper")), None);
     }
 
     #[test]
@@ -393,12 +393,12 @@ mod tests {
         let all = [session(1, "a", "7"), session(2, "a", "8"), session(3, "b", "7")].join(",");
         let text = format!(r#"[{all}, {{"id": 4, "client_metadata": {{}}}}]"#);
         let sessions: Vec<Session> = serde_json::from_str(&text).unwrap();
-        assert_eq!(of_dead(&sessions, "a", |pid| pid == "8"), [1]);
+        assert_eq!(dead_sessions(&sessions, "a", |pid| pid == "8"), [1]);
     }
 
     #[test]
-    fn places_without_a_note_have_no_part_there() {
+    fn a_directory_without_a_note_has_no_cluster() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(Ceph::of_another(dir.path()).is_none());
+        assert!(Ceph::of_other_process(dir.path()).is_none());
     }
 }

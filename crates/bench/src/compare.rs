@@ -39,7 +39,7 @@ pub struct Plan {
 impl Plan {
     /// The subjects of a task.
     fn subjects_of(&self, task: &Task) -> Vec<&Contender> {
-        self.subjects.iter().filter(|subject| subject.kind.takes_part(task)).collect()
+        self.subjects.iter().filter(|subject| subject.kind.applies_to(task)).collect()
     }
 
     /// Where each of them has its layers.
@@ -65,14 +65,14 @@ pub struct Outcome {
 
 impl Outcome {
     /// Whether it is timed once more: it has not failed, and has not taken too long.
-    fn goes_on(&self, patience: Option<Duration>) -> bool {
+    fn needs_repetition(&self, patience: Option<Duration>) -> bool {
         self.failure.is_none() && patience.is_none_or(|patience| self.spent <= patience)
     }
 
     /// Whether it should have been measured and could not be.
     #[must_use]
     pub fn has_failed(&self, task: &Task) -> bool {
-        self.failure.is_some() && (!self.kind.is_kernels() || task.metric == Metric::Time)
+        self.failure.is_some() && (!self.kind.is_in_kernel() || task.metric == Metric::Time)
     }
 
     /// The samples that there are.
@@ -91,13 +91,13 @@ pub struct TaskOutcome {
 }
 
 /// Runs the plan; hands each task's outcome to `each` as soon as it is there. Ends early, without an error, when the
-/// user asks: look at [`interrupt::asked`].
+/// user asks: look at [`interrupt::is_requested`].
 pub fn compare(
     plan: &Plan,
     testbeds: &Testbeds,
     mut each: impl FnMut(&TaskOutcome),
 ) -> Result<Vec<TaskOutcome>> {
-    let counters = plan.counts.then(|| Counters::here(testbeds.main().top())).filter(Counters::any);
+    let counters = plan.counts.then(|| Counters::detect(testbeds.main().top())).filter(Counters::any);
     let rounds = plan.rounds + usize::from(counters.is_some());
     let steps: usize = plan.tasks.iter().map(|task| plan.subjects_of(task).len() * rounds).sum();
     let progress = ProgressBar::new(steps as u64);
@@ -109,8 +109,8 @@ pub fn compare(
         all.push(outcome);
         let places = plan.places(testbeds, task)?;
         places.iter().try_for_each(|testbed| ready(testbed))?;
-        interrupt::within(plan.limit, || places.iter().try_for_each(|testbed| testbed.clear()))?;
-        if interrupt::asked() {
+        interrupt::with_timeout(plan.limit, || places.iter().try_for_each(|testbed| testbed.clear()))?;
+        if interrupt::is_requested() {
             break;
         }
     }
@@ -142,7 +142,7 @@ fn run_task(
     let mut outcomes: Vec<Outcome> = subjects.iter().map(|subject| empty(subject)).collect();
     // Made before the first clock starts, for all alike.
     let places = plan.places(testbeds, task)?;
-    interrupt::within(plan.limit, || {
+    interrupt::with_timeout(plan.limit, || {
         places.iter().try_for_each(|testbed| testbed.lower(task.lower).map(drop))
     })?;
     for round in 0..plan.rounds {
@@ -157,15 +157,15 @@ fn run_task(
                 continue;
             };
             progress.set_message(format!("{} on {}, round {}", task.name, subject.kind.name(), round + 1));
-            let sample = if outcome.goes_on(plan.patience) && !interrupt::asked() {
+            let sample = if outcome.needs_repetition(plan.patience) && !interrupt::is_requested() {
                 let start = Instant::now();
                 let sample = ready(testbed).and_then(|()| {
-                    interrupt::within(plan.limit, || {
+                    interrupt::with_timeout(plan.limit, || {
                         Mounts::during(subject, testbed, task, |mounts| measure(task, testbed, mounts))
                     })
                 });
                 outcome.spent += start.elapsed();
-                unless_stopped(sample, &mut outcome.failure)
+                unless_interrupted(sample, &mut outcome.failure)
             } else {
                 None
             };
@@ -176,10 +176,11 @@ fn run_task(
     if let Some(counters) = counters {
         for ((subject, outcome), testbed) in subjects.iter().zip(&mut outcomes).zip(&places) {
             progress.set_message(format!("{} on {}, counting", task.name, subject.kind.name()));
-            if outcome.goes_on(plan.patience) && !interrupt::asked() {
-                let counts = ready(testbed)
-                    .and_then(|()| interrupt::within(plan.limit, || counters.count(task, subject, testbed)));
-                outcome.counts = unless_stopped(counts, &mut outcome.failure).unwrap_or_default();
+            if outcome.needs_repetition(plan.patience) && !interrupt::is_requested() {
+                let counts = ready(testbed).and_then(|()| {
+                    interrupt::with_timeout(plan.limit, || counters.count(task, subject, testbed))
+                });
+                outcome.counts = unless_interrupted(counts, &mut outcome.failure).unwrap_or_default();
             }
             progress.inc(1);
         }
@@ -189,14 +190,14 @@ fn run_task(
 
 /// Mends what was taken away with a measurement that was given up. That is not the next one's time.
 fn ready(testbed: &Testbed) -> Result<()> {
-    interrupt::within(READY, || testbed.see())
+    interrupt::with_timeout(READY, || testbed.restore_remote())
 }
 
 /// What was found. A failure is kept in `failure`, unless it is that the user wants to stop.
-fn unless_stopped<T>(found: Result<T>, failure: &mut Option<String>) -> Option<T> {
+fn unless_interrupted<T>(found: Result<T>, failure: &mut Option<String>) -> Option<T> {
     found
         .map_err(|error| {
-            if !interrupt::asked() {
+            if !interrupt::is_requested() {
                 *failure = Some(error.to_string());
             }
         })
@@ -212,7 +213,7 @@ fn measure(task: &Task, testbed: &Testbed, mounts: &Mounts) -> Result<Sample> {
     let mut client = mounts.client(testbed, task)?;
     let mut sample = client.run()?;
     if let (Metric::Shares | Metric::Misses, Some(cache)) = (task.metric, &task.cache) {
-        sample.off_share = Some(shares::off(mounts.roots(), cache.ideal, task.metric)?);
+        sample.off_share = Some(shares::share_error(mounts.roots(), cache.ideal, task.metric)?);
     }
     client.end()?;
     if task.space {
@@ -224,7 +225,7 @@ fn measure(task: &Task, testbed: &Testbed, mounts: &Mounts) -> Result<Sample> {
             testbed::drop_caches()?;
             Ok(Sample {
                 resident_peak_bytes: sample.resident_bytes,
-                resident_bytes: Some(at_rest(service)?),
+                resident_bytes: Some(stable_memory(service)?),
                 ..sample
             })
         }
@@ -233,7 +234,7 @@ fn measure(task: &Task, testbed: &Testbed, mounts: &Mounts) -> Result<Sample> {
 }
 
 /// The resident memory of a service once it does not change any more.
-fn at_rest(service: Service) -> Result<u64> {
+fn stable_memory(service: Service) -> Result<u64> {
     let gone = || Failure::new("the service has ended");
     let start = Instant::now();
     let mut since = start;
@@ -254,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_subject_that_takes_long_is_not_timed_again() {
+    fn a_slow_subject_is_timed_once() {
         let outcome = |seconds: u64| Outcome {
             kind: Kind::Overlay,
             samples: Vec::new(),
@@ -263,9 +264,13 @@ mod tests {
             spent: Duration::from_secs(seconds),
         };
         let patience = Some(Duration::from_secs(5));
-        assert!(outcome(0).goes_on(patience) && outcome(5).goes_on(patience) && outcome(600).goes_on(None));
-        assert!(!outcome(6).goes_on(patience));
+        assert!(
+            outcome(0).needs_repetition(patience)
+                && outcome(5).needs_repetition(patience)
+                && outcome(600).needs_repetition(None)
+        );
+        assert!(!outcome(6).needs_repetition(patience));
         let failed = Outcome { failure: Some("gone".to_owned()), ..outcome(0) };
-        assert!(!failed.goes_on(patience) && !failed.goes_on(None));
+        assert!(!failed.needs_repetition(patience) && !failed.needs_repetition(None));
     }
 }

@@ -100,7 +100,11 @@ impl Contender {
     }
 
     /// As [`Contender::find`], for layers on CephFS.
-    pub fn find_far(kind: Kind, programs: &Programs, far: CephLayers) -> std::result::Result<Self, String> {
+    pub fn find_remote(
+        kind: Kind,
+        programs: &Programs,
+        far: CephLayers,
+    ) -> std::result::Result<Self, String> {
         let why = match kind {
             _ if std::env::var_os("CEPH_CONF").is_none() => {
                 "option --ceph: CEPH_CONF names no cluster; see scripts/ceph-local"
@@ -110,7 +114,7 @@ impl Contender {
             Kind::Overlay if far == CephLayers::Both => {
                 "the kernel's overlayfs takes no upper layer of ceph-fuse"
             }
-            _ if kind.writes_behind() && far == CephLayers::Lower => {
+            _ if kind.uses_writeback() && far == CephLayers::Lower => {
                 "its upper layer lies on CephFS: --ceph both"
             }
             _ => return Self::find(kind, programs),
@@ -130,7 +134,8 @@ impl Contender {
     ) -> Result<MountedSubject> {
         let called = |path: &Path| {
             let far = layers.far.as_ref().filter(|_| self.kind.is_vellum());
-            far.and_then(|(mount, _)| Ceph::called(mount, path)).unwrap_or_else(|| path.display().to_string())
+            far.and_then(|(mount, _)| Ceph::vellum_path(mount, path))
+                .unwrap_or_else(|| path.display().to_string())
         };
         let lower = called(&layers.lower);
         let (upper, work) = (called(&layers.upper), called(&layers.work));
@@ -174,7 +179,7 @@ impl Contender {
             _ => union,
         };
         options.push_str(more);
-        if self.kind.writes_behind() {
+        if self.kind.uses_writeback() {
             options.push_str(",ceph.write=back");
         }
         if layers.far.is_some() && self.kind.is_vellum() && task.cache.is_none() {
@@ -213,7 +218,7 @@ impl Contender {
             return Err(Failure::new(format!("{} has mounted nothing", self.kind.name())));
         }
         if self.program.is_some() {
-            mounted.service = Service::behind_mount(&layers.merged);
+            mounted.service = Service::of_mountpoint(&layers.merged);
         }
         Ok(mounted)
     }
@@ -279,7 +284,7 @@ impl MountedSubject {
             unmount(&within, UnmountFlags::DETACH).doing(|| "unmounting")?;
         }
         let start = std::time::Instant::now();
-        while let Err(error) = take_down(&self.root) {
+        while let Err(error) = detach_and_remove(&self.root) {
             if !is_mount_point(&self.root) {
                 break;
             }
@@ -311,7 +316,7 @@ impl Drop for MountedSubject {
     }
 }
 
-fn take_down(path: &Path) -> Result<()> {
+fn detach_and_remove(path: &Path) -> Result<()> {
     if rustix::process::geteuid().is_root() {
         return unmount(path, UnmountFlags::empty()).doing(|| "unmounting");
     }
@@ -361,7 +366,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_library_lies_beside_the_program() {
+    fn the_library_is_beside_the_program() {
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("vellum");
         let why = library_of(&program).unwrap_err();

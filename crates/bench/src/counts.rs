@@ -50,11 +50,11 @@ pub struct Counters {
 impl Counters {
     /// What can be counted here; what cannot be is said on stderr.
     #[must_use]
-    pub fn here(scratch: &Path) -> Self {
+    pub fn detect(scratch: &Path) -> Self {
         Self {
-            requests: said("requests", Counter::new(scratch)),
-            calls: said("system calls", SyscallCounter::new(scratch)),
-            charges: said(MEMORY, Charges::new().and_then(|_| testbed::drop_caches())).is_some(),
+            requests: or_warn("requests", Counter::new(scratch)),
+            calls: or_warn("system calls", SyscallCounter::new(scratch)),
+            charges: or_warn(MEMORY, Charges::new().and_then(|_| testbed::drop_caches())).is_some(),
             scratch: scratch.to_owned(),
         }
     }
@@ -68,7 +68,7 @@ impl Counters {
     /// Does a task once on fresh layers.
     pub fn count(&self, task: &Task, subject: &Contender, testbed: &Testbed) -> Result<Counts> {
         // It has to outlive the mount: a group with a process in it cannot be removed.
-        let charges = if self.charges { said(MEMORY, Charges::new()) } else { None };
+        let charges = if self.charges { or_warn(MEMORY, Charges::new()) } else { None };
         if let Some(charges) = &charges {
             testbed::drop_caches()?;
             charges.as_service()?;
@@ -88,7 +88,7 @@ impl Counters {
         if !has_lines(task, subject) {
             return None;
         }
-        let testbed = said(LINES, Testbed::new(&self.scratch, None, LINES_SCALE))?;
+        let testbed = or_warn(LINES, Testbed::new(&self.scratch, None, LINES_SCALE))?;
         let count = count_lines(task, subject, &testbed)?;
         let operations = (task.operations)(&testbed).max(1) as f64 * f64::from(task.passes);
         let each = |n: u64| n as f64 / operations;
@@ -97,7 +97,7 @@ impl Counters {
     }
 
     fn on(&self, testbed: &Testbed, task: &Task, mounts: &Mounts) -> Result<Counts> {
-        let (services, at_work) = (mounts.services(), mounts.at_work());
+        let (services, at_work) = (mounts.services(), mounts.processes());
         let mut counts = Counts::default();
         if let Some(calls) = &self.calls {
             calls.watch(&at_work)?;
@@ -152,9 +152,9 @@ pub fn count_lines(task: &Task, subject: &Contender, testbed: &Testbed) -> Optio
         client.end()?;
         Ok(Some(count))
     });
-    said(LINES, count).flatten()
+    or_warn(LINES, count).flatten()
 }
 
-fn said<T>(what: &str, made: Result<T>) -> Option<T> {
+fn or_warn<T>(what: &str, made: Result<T>) -> Option<T> {
     made.map_err(|failure| eprintln!("{what}: not counted: {failure}")).ok()
 }

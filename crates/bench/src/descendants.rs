@@ -44,7 +44,7 @@ pub(crate) fn kill() {
 }
 
 /// Whether a process has not ended. One that nobody has taken note of has.
-pub(crate) fn lives(pid: &str) -> bool {
+pub(crate) fn is_alive(pid: &str) -> bool {
     let stat = fs::read_to_string(Path::new("/proc").join(pid).join("stat"));
     stat.is_ok_and(|stat| ProcessEntry::read(&stat).is_some_and(|one| !one.has_ended))
 }
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processes_are_read_whatever_their_names_are() {
+    fn process_entries_parse_with_any_name() {
         let one = ProcessEntry::read("7 (a) Z 9 (b) S 3 7 5 0 -1 4194560 120").unwrap();
         let pid = |pid| Pid::from_raw(pid);
         assert_eq!((Some(one.pid), one.parent, one.session), (pid(7), pid(3), pid(5)));
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn all_below_one_are_found_and_no_other() {
+    fn exactly_the_descendants_are_found() {
         let lines = [
             "2 (a) S 1 2 2",
             "3 (b) S 2 2 2",

@@ -144,19 +144,19 @@ impl Kind {
 
     /// Whether it writes to CephFS behind.
     #[must_use]
-    pub fn writes_behind(self) -> bool {
+    pub fn uses_writeback(self) -> bool {
         self.is_vellum() && self.union() != self
     }
 
     /// Whether it is on CephFS only.
     #[must_use]
-    pub fn is_far(self) -> bool {
+    pub fn is_remote(self) -> bool {
         self.union() != self
     }
 
     /// Whether the kernel alone serves it.
     #[must_use]
-    pub fn is_kernels(self) -> bool {
+    pub fn is_in_kernel(self) -> bool {
         matches!(self.union(), Self::Host | Self::Overlay | Self::OverlayXfs)
     }
 
@@ -188,7 +188,7 @@ impl Kind {
     /// Whether it takes part in a task: pools and clients of their own are for tenants, the library is for what it can be in, and a cache is shared by those
     /// that have one.
     #[must_use]
-    pub fn takes_part(self, task: &Task) -> bool {
+    pub fn applies_to(self, task: &Task) -> bool {
         match self {
             Self::VellumShares => task.cache.is_some(),
             _ if task.cache.is_some() => false,
@@ -212,25 +212,25 @@ mod tests {
     }
 
     #[test]
-    fn clients_of_their_own_are_for_tenants() {
+    fn separate_clients_are_for_tenant_tasks() {
         let own: Vec<Kind> = Kind::ALL.into_iter().filter(|kind| kind.has_own_clients()).collect();
         let part =
-            |name: &str| own.iter().filter(|kind| kind.takes_part(tasks::named(name).unwrap())).count();
+            |name: &str| own.iter().filter(|kind| kind.applies_to(tasks::named(name).unwrap())).count();
         assert_eq!(
             (own.len(), part("s2-rocksdb-put-4"), part("s2-scale-out-2"), part("s2-isolation-web")),
             (4, 4, 4, 4)
         );
         // Clones of one tenant, and one mount, need no second.
         assert_eq!((part("s2-rocksdb-get-8"), part("untar"), part("s3-misses-four")), (0, 0, 0));
-        assert!(own.iter().all(|kind| kind.is_far() && !kind.is_vellum() && !kind.has_pools()));
+        assert!(own.iter().all(|kind| kind.is_remote() && !kind.is_vellum() && !kind.has_pools()));
     }
 
     #[test]
-    fn what_writes_behind_is_vellum_beside_itself() {
+    fn writeback_kinds_are_compared_with_vellum_itself() {
         let back = [Kind::VellumCachedBack, Kind::VellumPassthroughBack];
-        assert!(Kind::ALL.into_iter().all(|kind| kind.writes_behind() == back.contains(&kind)));
+        assert!(Kind::ALL.into_iter().all(|kind| kind.uses_writeback() == back.contains(&kind)));
         let untar = tasks::named("untar").unwrap();
-        assert!(back.iter().all(|kind| kind.is_vellum() && kind.is_far() && kind.takes_part(untar)));
+        assert!(back.iter().all(|kind| kind.is_vellum() && kind.is_remote() && kind.applies_to(untar)));
         assert!(back.iter().all(|kind| !kind.has_own_clients() && !kind.is_peer()));
     }
 }

@@ -62,13 +62,13 @@ pub fn watch() -> Result<()> {
 
 /// Whether the user wants to stop.
 #[must_use]
-pub fn asked() -> bool {
+pub fn is_requested() -> bool {
     ASKED.load(Ordering::Relaxed)
 }
 
 /// An error when the user wants to stop, or when what is being done has taken too long.
 pub fn check() -> Result<()> {
-    match (asked(), LATE.load(Ordering::Relaxed)) {
+    match (is_requested(), LATE.load(Ordering::Relaxed)) {
         (true, _) => Err(Failure::new("interrupted")),
         (false, true) => Err(Failure::new("too late")),
         (false, false) => Ok(()),
@@ -77,7 +77,7 @@ pub fn check() -> Result<()> {
 
 /// Does something that may take so long. If it has not returned then, all processes below this one and all mounts are taken away, by which
 /// it does, and it has failed.
-pub fn within<T>(limit: Duration, what: impl FnOnce() -> Result<T>) -> Result<T> {
+pub fn with_timeout<T>(limit: Duration, what: impl FnOnce() -> Result<T>) -> Result<T> {
     let (done, until_done) = channel::<()>();
     let watch = std::thread::Builder::new().name("limit".into());
     let watch = watch.spawn(move || give_up_after(limit, &until_done)).doing(|| "starting a thread")?;
@@ -86,7 +86,7 @@ pub fn within<T>(limit: Duration, what: impl FnOnce() -> Result<T>) -> Result<T>
     let late = watch.join().unwrap_or(false);
     LATE.store(false, Ordering::Relaxed);
     descendants::reap();
-    if late && !asked() {
+    if late && !is_requested() {
         return Err(Failure::new(format!("did not finish within {} s", limit.as_secs_f64())));
     }
     found
@@ -98,13 +98,13 @@ fn give_up_after(limit: Duration, done: &Receiver<()>) -> bool {
     while done.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
         (patience, late) = (GRACE, true);
         LATE.store(true, Ordering::Relaxed);
-        take_away();
+        kill_all();
     }
     late
 }
 
 /// Kills all processes below this one, and detaches all registered mounts; whoever waits for one of them has an error.
-fn take_away() {
+fn kill_all() {
     descendants::kill();
     let mounts = MOUNTS.lock().unwrap_or_else(PoisonError::into_inner).clone();
     for mount in mounts.iter().rev() {
@@ -142,7 +142,7 @@ fn force() -> ! {
     let list = |of: &Mutex<Vec<PathBuf>>| of.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let (mounts, places) = (list(&MOUNTS), list(&PLACES));
     for _ in 0..FORCE_TRIES {
-        take_away();
+        kill_all();
         for place in places.iter().rev() {
             let _ = unmount(place, UnmountFlags::DETACH);
         }
@@ -192,7 +192,7 @@ mod tests {
     use std::sync::Barrier;
 
     #[test]
-    fn two_that_remove_the_same_directory_are_both_content() {
+    fn concurrent_removals_of_a_directory_both_succeed() {
         for _ in 0..20 {
             let dir = tempfile::tempdir().unwrap();
             let top = dir.path().join("top");

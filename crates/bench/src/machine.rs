@@ -26,7 +26,7 @@ pub struct Machine {
 impl Machine {
     /// This machine, now, and the filesystem under `testbed`.
     #[must_use]
-    pub fn here(testbed: &Path) -> Self {
+    pub fn detect(testbed: &Path) -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
         Self {
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn this_machine_is_described() {
-        let machine = Machine::here(Path::new("/"));
+        let machine = Machine::detect(Path::new("/"));
         assert!(machine.cores > 0 && machine.memory_mib > 0);
         assert_ne!(machine.kernel, "");
         assert_ne!(machine.filesystem, "unknown");

@@ -214,7 +214,7 @@ fn perform(command: Command) -> ExitCode {
     let done = match command {
         Command::Compare(args) => run_compare(&args),
         Command::Guard(args) => match run_guard(&args) {
-            Ok(regression_guard::GuardOutcome::NotCompared(why)) if !interrupt::asked() => {
+            Ok(regression_guard::GuardOutcome::NotCompared(why)) if !interrupt::is_requested() => {
                 println!("SKIPPED: NOT COMPARED: {why}");
                 return ExitCode::from(regression_guard::EXIT_NOT_COMPARED);
             }
@@ -230,7 +230,7 @@ fn perform(command: Command) -> ExitCode {
         Command::Balance(args) => balance::run(&args),
     };
     match done {
-        _ if interrupt::asked() => ExitCode::from(interrupt::EXIT_INTERRUPTED),
+        _ if interrupt::is_requested() => ExitCode::from(interrupt::EXIT_INTERRUPTED),
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("vellum-bench: {failure}");
@@ -271,8 +271,8 @@ fn run_compare(args: &Compare) -> Result<()> {
     let (mut subjects, mut missing) = (Vec::new(), Vec::new());
     for kind in kinds {
         let found = match args.ceph {
-            Some(far) => Contender::find_far(kind, &programs, far),
-            None if kind.is_far() => Err("it is on CephFS only: --ceph".to_owned()),
+            Some(far) => Contender::find_remote(kind, &programs, far),
+            None if kind.is_remote() => Err("it is on CephFS only: --ceph".to_owned()),
             None => Contender::find(kind, &programs),
         };
         match found {
@@ -303,7 +303,7 @@ fn check_any(subjects: &[Contender], missing: &[MissingSubject]) -> Result<()> {
 }
 
 /// The subjects without those whose library does nothing, which are missing.
-fn at_work(
+fn usable_subjects(
     subjects: Vec<Contender>,
     testbeds: &Testbeds,
     missing: &mut Vec<MissingSubject>,
@@ -325,22 +325,22 @@ fn measure(
     mut missing: Vec<MissingSubject>,
 ) -> Result<()> {
     let (tasks, unable): (Vec<&'static Task>, Vec<&'static Task>) =
-        tasks.into_iter().partition(|task| task.lacks().is_none());
+        tasks.into_iter().partition(|task| task.missing_requirement().is_none());
     for task in unable {
-        eprintln!("left out: {}: {}", task.name, task.lacks().unwrap_or_default());
+        eprintln!("left out: {}: {}", task.name, task.missing_requirement().unwrap_or_default());
     }
     interrupt::watch()?;
     descendants::adopt()?;
     let dir = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     let image = args.image.map(|mib| (args.format, mib));
     let testbeds = Testbeds::new(&dir, image, args.scale, args.ceph)?;
-    let subjects = at_work(subjects, &testbeds, &mut missing);
+    let subjects = usable_subjects(subjects, &testbeds, &mut missing);
     interrupt::check()?;
     check_any(&subjects, &missing)?;
     let denominator = report::denominator(&subjects);
     let mut report = Report {
         schema_version: report::SCHEMA_VERSION,
-        machine: Machine::here(testbeds.main().top()),
+        machine: Machine::detect(testbeds.main().top()),
         rounds: args.rounds,
         scale: args.scale,
         denominator: denominator.map(Kind::name),
@@ -363,7 +363,7 @@ fn measure(
         print!("{}", report::table(&task));
         report.tasks.push(task);
     });
-    report.interrupted = interrupt::asked();
+    report.interrupted = interrupt::is_requested();
     report.load_after = machine::load();
     if let Some(path) = &args.json {
         let file = std::fs::File::create(path).doing(|| format!("option --json: {}", path.display()))?;
@@ -413,7 +413,7 @@ fn note(subject: &Contender) -> SubjectNote {
 /// `far`: layers lie on CephFS.
 fn chosen_kinds(names: &[String], far: bool) -> Result<Vec<Kind>> {
     if names.is_empty() {
-        return Ok(Kind::ALL.into_iter().filter(|kind| far || !kind.is_far()).collect());
+        return Ok(Kind::ALL.into_iter().filter(|kind| far || !kind.is_remote()).collect());
     }
     let kind = |name: &String| {
         Kind::named(name).ok_or_else(|| {

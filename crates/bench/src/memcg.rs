@@ -42,7 +42,7 @@ pub struct Charges {
 impl Charges {
     /// Makes the groups. Fails without root, and where no hierarchy has the memory controller.
     pub fn new() -> Result<Self> {
-        let home = Home::here()?;
+        let home = Home::detect()?;
         let dir = |what: &str| home.parent.join(format!("vellum-bench-{}-{what}", std::process::id()));
         let charges = Self { client: dir("client"), service: dir("service"), home };
         for group in [&charges.client, &charges.service] {
@@ -109,7 +109,7 @@ fn enter(group: &Path) -> Result<()> {
 }
 
 impl Home {
-    fn here() -> Result<Self> {
+    fn detect() -> Result<Self> {
         let read = |path: &str| fs::read_to_string(path).doing(|| "looking for control groups");
         Self::among(&read("/proc/self/cgroup")?, &read("/proc/self/mounts")?)
             .ok_or_else(|| Failure::new("there is no hierarchy of control groups for memory"))
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_that_somebody_is_in_is_removed() {
+    fn an_occupied_control_group_is_removed() {
         let Ok(charges) = Charges::new() else {
             eprintln!("SKIPPED: memory cannot be counted here");
             return;

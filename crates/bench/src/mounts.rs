@@ -42,16 +42,16 @@ impl Mounts {
         let clients = match &tenants {
             Some(tenants) => tenants.services().collect(),
             None if subject.kind.is_vellum() => Vec::new(),
-            None => testbed.far_service().into_iter().collect(),
+            None => testbed.remote_service().into_iter().collect(),
         };
         // Clones of an image on CephFS are in one pool, which has one client and one cache, unless each is a tenant's.
         let together = task.cache.is_some()
-            || (testbed.is_far() && subject.kind.is_vellum() && clones.len() > 1 && !task.tenants);
+            || (testbed.is_remote() && subject.kind.is_vellum() && clones.len() > 1 && !task.tenants);
         let uppers = clones.iter().map(|layers| layers.upper.clone()).collect();
         let pools = match &subject.program {
             Some(program) if subject.kind.has_pools() || together => {
                 let tenants = if together { 1 } else { clones.len() };
-                Some(Pools::make(program, testbed.top(), tenants, testbed.is_far())?)
+                Some(Pools::make(program, testbed.top(), tenants, testbed.is_remote())?)
             }
             _ => None,
         };
@@ -114,7 +114,7 @@ impl Mounts {
 
     /// A process that has prepared the task here, to be measured.
     pub fn client(&self, testbed: &Testbed, task: &Task) -> Result<Client> {
-        let services = self.at_work().iter().map(|service| service.pid).collect();
+        let services = self.processes().iter().map(|service| service.pid).collect();
         self.prepared(testbed, task, Some(services))
     }
 
@@ -162,7 +162,7 @@ impl Mounts {
 
     /// All that are at work for the mounts: their services, and the clients that show them what lies on CephFS.
     #[must_use]
-    pub fn at_work(&self) -> Vec<Service> {
+    pub fn processes(&self) -> Vec<Service> {
         self.services().into_iter().chain(self.clients.iter().copied()).collect()
     }
 

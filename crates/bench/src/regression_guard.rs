@@ -123,7 +123,7 @@ pub enum GuardOutcome {
 /// Counts, prints a table, and compares with the baseline. Fails when something has become more, or is not known.
 pub fn run(plan: &Plan<'_>) -> Result<GuardOutcome> {
     let testbed = Testbed::new(plan.dir, None, SCALE)?;
-    let (kernel, filesystem) = (kernel(), Machine::here(testbed.top()).filesystem);
+    let (kernel, filesystem) = (kernel(), Machine::detect(testbed.top()).filesystem);
     let known = if plan.update { None } else { Some(read(plan.baseline)?) };
     if let Some(known) = &known
         && (&known.kernel, &known.filesystem) != (&kernel, &filesystem)
@@ -236,7 +236,7 @@ impl Counters {
 fn least(before: &Counts, mut count: impl FnMut() -> Result<Counts>) -> Result<Counts> {
     let mut least = count()?;
     for _ in 1..LOOKS {
-        if least.more_than(before).is_empty() {
+        if least.increases(before).is_empty() {
             break;
         }
         least = least.min(&count()?);
@@ -255,7 +255,7 @@ fn most(mut count: impl FnMut() -> Result<Counts>) -> Result<Counts> {
 
 impl Counts {
     /// What is more than it was, and what that was.
-    fn more_than(&self, before: &Self) -> Vec<(String, u64, u64)> {
+    fn increases(&self, before: &Self) -> Vec<(String, u64, u64)> {
         let mut more = Vec::new();
         for (what, now, before) in
             [("", &self.requests, &before.requests), ("call ", &self.calls, &before.calls)]
@@ -264,13 +264,13 @@ impl Counts {
                 let was = before.get(kind).copied().unwrap_or(0);
                 let besides = BESIDES.iter().find(|(call, _)| !what.is_empty() && call == kind);
                 let besides = besides.map_or(0, |(_, besides)| *besides);
-                if n.saturating_sub(besides) > at_most(was, TOLERANCE) {
+                if n.saturating_sub(besides) > allowed(was, TOLERANCE) {
                     more.push((format!("{what}{kind}"), *n, was));
                 }
             }
         }
         let blocks = if before.upper_kib == 0 { 0 } else { SPACE_SLACK };
-        if self.upper_kib > at_most(before.upper_kib, TOLERANCE) + blocks {
+        if self.upper_kib > allowed(before.upper_kib, TOLERANCE) + blocks {
             more.push(("KiB".to_owned(), self.upper_kib, before.upper_kib));
         }
         for (what, now, before, part) in [
@@ -278,7 +278,7 @@ impl Counts {
             ("writes to shared lines", self.shared_writes, before.shared_writes, SHARED_TOLERANCE),
         ] {
             let (now, was) = (now.unwrap_or(0), before.unwrap_or(0));
-            if now > at_most(was, part) {
+            if now > allowed(was, part) {
                 more.push((what.to_owned(), now, was));
             }
         }
@@ -286,7 +286,7 @@ impl Counts {
     }
 
     /// What was counted before and is not any more.
-    fn left_out(&self, before: &Self) -> impl Iterator<Item = &'static str> {
+    fn missing(&self, before: &Self) -> impl Iterator<Item = &'static str> {
         [
             ("locked instructions", self.locked.is_none() && before.locked.is_some()),
             ("writes to shared lines", self.shared_writes.is_none() && before.shared_writes.is_some()),
@@ -367,14 +367,14 @@ fn judge(known: &TaskCounts, counted: &TaskCounts) -> GuardReport {
             each(now.locked, before.locked),
             each(now.shared_writes, before.shared_writes)
         );
-        for (what, now, was) in now.more_than(before) {
+        for (what, now, was) in now.increases(before) {
             worse += 1;
             let _ = writeln!(text, "    MORE: {what}: {now}, was {was}");
         }
-        for (what, was, now) in before.more_than(now) {
+        for (what, was, now) in before.increases(now) {
             let _ = writeln!(text, "    less: {what}: {now}, was {was}");
         }
-        for what in now.left_out(before) {
+        for what in now.missing(before) {
             left_out += 1;
             let _ = writeln!(text, "    NOT COMPARED: {what}");
         }
@@ -383,7 +383,7 @@ fn judge(known: &TaskCounts, counted: &TaskCounts) -> GuardReport {
 }
 
 /// The largest that a count may be that was `before`.
-fn at_most(before: u64, part: f64) -> u64 {
+fn allowed(before: u64, part: f64) -> u64 {
     (before as f64).mul_add(1.0 + part, 0.0) as u64
 }
 
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_more_every_time_counts() {
+    fn only_a_repeated_increase_is_a_regression() {
         let known = counts(200, 200, 1000);
         let nth = |number: usize, all: &[(u64, u64)]| {
             all.get(number).map(|(lookups, preads)| counts(*lookups, *preads, 1000)).unwrap()
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_counts_as_more() {
+    fn counts_without_a_reference_are_regressions() {
         assert_eq!(worse(&TaskCounts::new(), &counts(200, 200, 1000)), 3);
     }
 

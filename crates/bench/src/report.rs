@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_taken_round_by_round() {
+    fn ratios_are_computed_per_round() {
         let done = done(vec![
             outcome(Kind::Overlay, &[1.0, 10.0, 2.0]),
             outcome(Kind::FuseOverlayfs, &[0.5, 1.0, 0.5]),
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_of_the_library_are_judged_by_whom_they_name() {
+    fn bars_of_the_library_are_judged_by_their_subject() {
         let outcomes = vec![
             outcome(Kind::Overlay, &[1.0, 1.0]),
             outcome(Kind::FuseOverlayfs2, &[10.0, 20.0]),
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_with_neighbours_is_judged_by_itself_alone() {
+    fn a_tenant_with_neighbours_is_compared_with_itself_alone() {
         let run = |name, cached: &[f64], before: &[TaskReport]| {
             let outcomes = vec![outcome(Kind::Overlay, &[9.0, 9.0]), outcome(Kind::VellumCached, cached)];
             let task = tasks::named(name).unwrap();

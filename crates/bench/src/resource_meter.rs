@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_new_counts_from_nothing_and_what_has_ended_does_not_count() {
+    fn new_kernel_threads_count_and_ended_ones_do_not() {
         let of = |all: &[(u32, u64)]| {
             KernelUse(all.iter().map(|(pid, ms)| (*pid, Duration::from_millis(*ms))).collect())
         };

@@ -42,7 +42,7 @@ impl Service {
     /// arguments, or else it holds the device of that connection. (Arguments first: a process can hold on to a dead
     /// connection whose number has been given out again.)
     #[must_use]
-    pub fn behind_mount(mountpoint: &Path) -> Option<Self> {
+    pub fn of_mountpoint(mountpoint: &Path) -> Option<Self> {
         let dev = fs::metadata(mountpoint).ok()?.dev();
         // FUSE's connections are numbered by the devices of their mounts, whose major number is 0.
         Self::named(mountpoint).or_else(|| Self::holding(rustix::fs::minor(dev)))
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_found_behind_any_name() {
+    fn page_faults_are_parsed_after_any_process_name() {
         let stat = "7 (a) b) S 1 7 7 0 -1 4194560 120 9 3 9 5 6";
         assert_eq!((sum_of(stat, [10, 12]), sum_of(stat, [14, 15]), sum_of("", [10, 12])), (123, 11, 0));
         let own = Service { pid: std::process::id() };

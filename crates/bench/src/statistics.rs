@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_varies_is_noisy() {
+    fn samples_with_a_wide_spread_are_noisy() {
         assert!(is_noisy(&[1.0]) && is_noisy(&[1.0, 2.0, 0.5]));
         assert!(!is_noisy(&[1.0, 1.02, 0.99, 1.01]));
     }

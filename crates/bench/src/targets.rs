@@ -99,48 +99,48 @@ const fn only(subject: Kind, bar: Target) -> Target {
 }
 
 /// A bar for which no peer was measured.
-const fn alone(task: &'static str, at_most: f64) -> Target {
+const fn absolute(task: &'static str, at_most: f64) -> Target {
     Target { task, subject: None, at_most, unit: Unit::TimesOverlayfs, peers: None }
 }
 
 /// A bar in milliseconds: it holds at any size, so there is nothing to divide by.
-const fn within(task: &'static str, at_most: f64) -> Target {
-    Target { unit: Unit::Milliseconds, ..alone(task, at_most) }
+const fn milliseconds(task: &'static str, at_most: f64) -> Target {
+    Target { unit: Unit::Milliseconds, ..absolute(task, at_most) }
 }
 
 /// What every part of Enhanced OverlayFS (Han, 2023) is judged by: 0.8 of the host's speed.
 const fn host_speed(task: &'static str) -> Target {
-    Target { unit: Unit::TimesHost, ..alone(task, 1.25) }
+    Target { unit: Unit::TimesHost, ..absolute(task, 1.25) }
 }
 
 /// The library against the host itself: what it answers from memory takes no longer than a system call.
 const fn library_host(task: &'static str) -> Target {
-    only(Kind::VellumLibrary, Target { unit: Unit::TimesHost, ..alone(task, 1.0) })
+    only(Kind::VellumLibrary, Target { unit: Unit::TimesHost, ..absolute(task, 1.0) })
 }
 
 /// The library against the fastest other union at user level: five times as fast.
 const fn library_peer(task: &'static str) -> Target {
-    only(Kind::VellumLibrary, Target { unit: Unit::TimesFuseOverlayfs2, ..alone(task, 0.2) })
+    only(Kind::VellumLibrary, Target { unit: Unit::TimesFuseOverlayfs2, ..absolute(task, 0.2) })
 }
 
 /// Small reads by the library take half as long as the system call.
 const fn library_small(task: &'static str) -> Target {
-    only(Kind::VellumLibrary, Target { unit: Unit::TimesHost, ..alone(task, 0.5) })
+    only(Kind::VellumLibrary, Target { unit: Unit::TimesHost, ..absolute(task, 0.5) })
 }
 
 /// No slower than the fastest other union at user level.
 const fn peer_speed(task: &'static str) -> Target {
-    Target { unit: Unit::TimesFuseOverlayfs2, ..alone(task, 1.0) }
+    Target { unit: Unit::TimesFuseOverlayfs2, ..absolute(task, 1.0) }
 }
 
 /// A neighbour costs a tenant at most a twentieth of its speed.
 const fn isolated(task: &'static str) -> Target {
-    Target { unit: Unit::TimesAlone, ..alone(task, 1.05) }
+    Target { unit: Unit::TimesAlone, ..absolute(task, 1.05) }
 }
 
 /// Parts of a cache are within a hundredth of what they should be.
 const fn share(task: &'static str) -> Target {
-    Target { unit: Unit::PercentOffShare, ..alone(task, 1.0) }
+    Target { unit: Unit::PercentOffShare, ..absolute(task, 1.0) }
 }
 
 /// All bars.
@@ -160,22 +160,22 @@ pub const TARGETS: &[Target] = &[
     bar("rewrite-byte", 1.0, (9.6, 13.0)),
     only(Kind::VellumCached, bar("append", 1.0, (4.2, 5.7))),
     bar("append-fsync", 1.1, (1.6, 1.6)),
-    alone("mmap-read", 1.0),
-    Target { unit: Unit::ResidentMib, ..alone("forget-million", 50.0) },
-    within("block-first-1m", 1.0),
-    within("block-first-16m", 1.0),
-    within("block-first-256m", 1.0),
-    within("block-first-1g", 1.0),
-    within("block-first-10g", 1.0),
-    alone("block-same", 1.0),
-    alone("block-others", 1.1),
-    alone("block-stride", 0.6),
-    alone("block-read-lower", 1.0),
-    alone("block-read-half", 1.01),
-    alone("block-random-410", 1.0),
-    alone("block-random-4k", 1.0),
-    alone("block-random-41k", 1.0),
-    alone("block-random-410k", 1.0),
+    absolute("mmap-read", 1.0),
+    Target { unit: Unit::ResidentMib, ..absolute("forget-million", 50.0) },
+    milliseconds("block-first-1m", 1.0),
+    milliseconds("block-first-16m", 1.0),
+    milliseconds("block-first-256m", 1.0),
+    milliseconds("block-first-1g", 1.0),
+    milliseconds("block-first-10g", 1.0),
+    absolute("block-same", 1.0),
+    absolute("block-others", 1.1),
+    absolute("block-stride", 0.6),
+    absolute("block-read-lower", 1.0),
+    absolute("block-read-half", 1.01),
+    absolute("block-random-410", 1.0),
+    absolute("block-random-4k", 1.0),
+    absolute("block-random-41k", 1.0),
+    absolute("block-random-410k", 1.0),
     host_speed("s1-drbl-1"),
     host_speed("s1-drbl-2"),
     host_speed("s1-drbl-4"),
@@ -186,13 +186,13 @@ pub const TARGETS: &[Target] = &[
     host_speed("s1-dwol-4"),
     host_speed("s1-dwol-8"),
     host_speed("s1-dwol-16"),
-    alone("s2-append", 0.1),
-    alone("s2-shared-read", 1.0),
-    alone("s2-start-up-1", 1.1),
-    alone("s2-start-up-16", 1.1),
-    alone("s2-start-up-64", 1.1),
-    alone("s2-start-up-256", 1.1),
-    only(Kind::VellumLibrary, alone("untar", 1.3)),
+    absolute("s2-append", 0.1),
+    absolute("s2-shared-read", 1.0),
+    absolute("s2-start-up-1", 1.1),
+    absolute("s2-start-up-16", 1.1),
+    absolute("s2-start-up-64", 1.1),
+    absolute("s2-start-up-256", 1.1),
+    only(Kind::VellumLibrary, absolute("untar", 1.3)),
     library_host("s1-drbl-1"),
     library_host("s1-drbl-2"),
     library_host("s1-drbl-4"),
@@ -221,8 +221,8 @@ pub const TARGETS: &[Target] = &[
     share("s3-shares-four"),
     share("s3-shares-equal"),
     share("s3-shares-one-file"),
-    within("s3-idle", 10_000.0),
-    Target { unit: Unit::TimesEqual, ..alone("s3-throughput-four", 1.02) },
+    milliseconds("s3-idle", 10_000.0),
+    Target { unit: Unit::TimesEqual, ..absolute("s3-throughput-four", 1.02) },
 ];
 
 /// The bar that `kind` has to reach in `task`: its own, or else that of all.

@@ -17,7 +17,7 @@ pub(crate) fn play<T>(part: &Part, perform: impl FnOnce(&dyn Fn() -> Result<()>)
     let nothing = |what: &str| Failure::new(format!("there is no {what}"));
     let task = tasks::named(&part.task).ok_or_else(|| nothing("such task"))?;
     let (top, scale) = &part.place;
-    let testbed = Testbed::of_another(top, *scale);
+    let testbed = Testbed::of_other_process(top, *scale);
     let workers = Workers::default();
     let env = Env {
         root: part.roots.first().ok_or_else(|| nothing("mount"))?,

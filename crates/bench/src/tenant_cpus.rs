@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_are_equal_and_apart() {
+    fn tenant_processors_are_equal_and_disjoint() {
         let all = [0, 1, 2, 5, 6];
         assert_eq!(part(&all, 0, 2), Some(vec![0, 1]));
         assert_eq!(part(&all, 1, 2), Some(vec![2, 5]));

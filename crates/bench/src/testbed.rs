@@ -136,7 +136,7 @@ impl Testbed {
         let outer = dir.join(format!("vellum-bench-{}-{number}", std::process::id()));
         fs::create_dir(&outer).doing(|| format!("making {}", outer.display()))?;
         interrupt::register_dir(&outer);
-        let mut testbed = Self::of_another(&outer, scale);
+        let mut testbed = Self::of_other_process(&outer, scale);
         testbed.ours = true;
         if let Some((format, mib)) = image {
             testbed.mount_image(format, mib)?;
@@ -146,12 +146,12 @@ impl Testbed {
     }
 
     /// The place at `top` of another process, to work in: that one has made it, and will remove it.
-    pub(crate) fn of_another(top: &Path, scale: f64) -> Self {
+    pub(crate) fn of_other_process(top: &Path, scale: f64) -> Self {
         let files = (TREE_FILES * scale).ceil() as usize;
         Self {
             outer: top.to_owned(),
             top: top.to_owned(),
-            ceph: Ceph::of_another(top),
+            ceph: Ceph::of_other_process(top),
             mounted: false,
             ours: false,
             scale,
@@ -171,7 +171,7 @@ impl Testbed {
     }
 
     /// From now on its lower layers, or all of them, lie on CephFS.
-    pub fn put_far(&mut self, far: CephLayers) -> Result<()> {
+    pub fn move_to_ceph(&mut self, far: CephLayers) -> Result<()> {
         let name = self.outer.file_name().unwrap_or_default();
         self.ceph = Some(Ceph::make(&self.top, Path::new(name), far)?);
         Ok(())
@@ -188,18 +188,18 @@ impl Testbed {
     }
 
     /// The client that shows all others what lies on CephFS.
-    pub(crate) fn far_service(&self) -> Option<Service> {
+    pub(crate) fn remote_service(&self) -> Option<Service> {
         self.ceph.as_ref().and_then(Ceph::service)
     }
 
     /// Has what lies on CephFS shown again, if that was taken away.
-    pub(crate) fn see(&self) -> Result<()> {
-        self.ceph.as_ref().map_or(Ok(()), Ceph::begin_if_gone)
+    pub(crate) fn restore_remote(&self) -> Result<()> {
+        self.ceph.as_ref().map_or(Ok(()), Ceph::remount_if_gone)
     }
 
     /// Whether layers lie on CephFS.
     #[must_use]
-    pub fn is_far(&self) -> bool {
+    pub fn is_remote(&self) -> bool {
         self.ceph.is_some()
     }
 
@@ -283,7 +283,7 @@ impl Testbed {
 
     /// The layer that holds `what`, made when first asked for.
     pub fn lower(&self, what: Lower) -> Result<PathBuf> {
-        self.see()?;
+        self.restore_remote()?;
         match what {
             Lower::Empty => {
                 let layer = self.lowers().join("lower-empty");
@@ -343,7 +343,7 @@ impl Testbed {
         if let Some(layer) = cell.get() {
             return Ok(layer.clone());
         }
-        let layer = made(self.lowers(), name, |layer| {
+        let layer = make_once(self.lowers(), name, |layer| {
             fs::create_dir(layer).doing(|| "making a layer")?;
             make(layer)?;
             rustix::fs::sync();
@@ -360,9 +360,9 @@ impl Testbed {
         let pack = |archive: &Path, layer: &Path| {
             run(Command::new("tar").arg("-cf").arg(archive).arg("-C").arg(layer).arg(TREE_NAME))
         };
-        let archive = if self.is_far() {
+        let archive = if self.is_remote() {
             // CephFS tells a directory's size some time after a change in it, and tar ends with a failure when one changes.
-            made(&self.top, "tree.tar", |archive| {
+            make_once(&self.top, "tree.tar", |archive| {
                 let layer = self.top.join("tree.here");
                 interrupt::remove(&layer).doing(|| "removing a tree")?;
                 fs::create_dir_all(layer.join(TREE_NAME)).doing(|| "making a tree")?;
@@ -372,7 +372,7 @@ impl Testbed {
             })?
         } else {
             let layer = self.lower(Lower::Tree)?;
-            made(&self.top, "tree.tar", |archive| pack(archive, &layer))?
+            make_once(&self.top, "tree.tar", |archive| pack(archive, &layer))?
         };
         Ok(self.archive.get_or_init(|| archive).clone())
     }
@@ -402,7 +402,7 @@ impl Testbed {
     /// Empty directories for a mount, in `dir`, and in the part of this run on CephFS those of this number.
     fn make_layers(&self, dir: &Path, number: &str, lower: PathBuf) -> Result<Layers> {
         let make = |dir: &Path| fs::create_dir(dir).doing(|| format!("making {}", dir.display()));
-        let there = self.far_run().map(|run| run.join(format!("mount{number}")));
+        let there = self.remote_run().map(|run| run.join(format!("mount{number}")));
         let uppers = match (&self.ceph, &there) {
             (Some(Ceph { far: CephLayers::Both, .. }), Some(there)) => there,
             _ => dir,
@@ -418,7 +418,7 @@ impl Testbed {
     }
 
     /// What of the run lies on CephFS.
-    fn far_run(&self) -> Option<PathBuf> {
+    fn remote_run(&self) -> Option<PathBuf> {
         Some(self.ceph.as_ref()?.dir.join(format!("run-{}", self.runs.get())))
     }
 
@@ -428,7 +428,7 @@ impl Testbed {
         // A new name each time: see `spread`.
         self.runs.set(self.runs.get() + 1);
         let run = self.run_dir();
-        let far = self.far_run();
+        let far = self.remote_run();
         for run in [&run].into_iter().chain(&far) {
             fs::create_dir(run).doing(|| format!("making {}", run.display()))?;
         }
@@ -442,8 +442,8 @@ impl Testbed {
 
     /// Removes what [`Testbed::layers`] made. Nothing may be mounted there.
     pub fn clear(&self) -> Result<()> {
-        self.see()?;
-        let (run, far) = (self.run_dir(), self.far_run());
+        self.restore_remote()?;
+        let (run, far) = (self.run_dir(), self.remote_run());
         [run]
             .iter()
             .chain(&far)
@@ -470,7 +470,7 @@ impl Drop for Testbed {
 }
 
 /// What has a name in `place`: made unless a process has made it, and there only when it is whole.
-fn made(place: &Path, name: &str, make: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+fn make_once(place: &Path, name: &str, make: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
     let whole = place.join(name);
     if !whole.exists() {
         let new = place.join(format!("{name}.new"));
@@ -537,7 +537,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_testbed_makes_what_is_asked_for_and_leaves_nothing() {
+    fn a_testbed_creates_its_layers_and_removes_them() {
         let dir = std::env::temp_dir();
         let testbed = Testbed::new(&dir, None, 0.01).unwrap();
         let outer = testbed.outer.clone();
@@ -550,7 +550,7 @@ mod tests {
         let again = testbed.layers(Lower::Empty).unwrap();
         assert_eq!(fs::read_dir(&again.upper).unwrap().count(), 0);
         assert!(testbed.archive().unwrap().exists());
-        let other = Testbed::of_another(testbed.top(), 0.01);
+        let other = Testbed::of_other_process(testbed.top(), 0.01);
         let (mine, others) = (testbed.lower(Lower::Tree).unwrap(), other.lower(Lower::Tree).unwrap());
         assert_eq!((mine, testbed.archive().unwrap()), (others, other.archive().unwrap()));
         let made_there = other.lower(Lower::Empty).unwrap();
@@ -562,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_not_there_is_bad_input() {
+    fn a_missing_directory_is_bad_input() {
         let dir = tempfile::tempdir().unwrap();
         let failure = Testbed::new(&dir.path().join("missing"), None, 1.0).unwrap_err();
         assert!(failure.bad_input && failure.to_string().contains("--dir"));

@@ -30,7 +30,7 @@ impl Testbeds {
         far: Option<CephLayers>,
     ) -> Result<Self> {
         let mut main = Testbed::on(dir, image, scale)?;
-        far.map_or(Ok(()), |far| main.put_far(far))?;
+        far.map_or(Ok(()), |far| main.move_to_ceph(far))?;
         Ok(Self { main, dir: dir.to_owned(), xfs: OnceCell::new() })
     }
 

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lost_events_are_noticed() {
+    fn lost_events_are_detected() {
         let stats =
             "entries: 0\noverrun: 0\ncommit overrun: 0\nbytes: 12\ndropped events: 0\nread events: 0\n";
         assert!(!has_lost(stats));

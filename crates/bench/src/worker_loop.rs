@@ -60,7 +60,7 @@ fn perform(mut input: impl BufRead, output: &mut impl Write) -> Result<()> {
             let _bound = bound(&cpus)?;
             let neighbour = Neighbour::prepare(kind, &root, scale)?;
             wait()?;
-            match neighbour.go_on()? {}
+            match neighbour.run_forever()? {}
         }
         Job::Load { load, directory, bytes, seconds } => {
             wait()?;
@@ -69,17 +69,17 @@ fn perform(mut input: impl BufRead, output: &mut impl Write) -> Result<()> {
         Job::Serve { root, port } => {
             server::enter(&root)?;
             wait()?;
-            Err(server::become_it(port))
+            Err(server::exec_program(port))
         }
         Job::Inside(inside) => {
             let command = chroot::enter(&inside)?;
             wait()?;
-            Err(chroot::become_it(command))
+            Err(chroot::exec_program(command))
         }
         Job::RocksDb { root, number, work, cpus } => {
             let _bound = bound(&cpus)?;
             wait()?;
-            Err(rocksdb::become_it(&root, number, work))
+            Err(rocksdb::exec_program(&root, number, work))
         }
     }
 }

@@ -69,7 +69,7 @@ fn open(dir: &dyn BranchDir, mode: OpenMode) -> Arc<dyn BranchFile> {
 }
 
 #[test]
-fn one_copy_is_for_all() {
+fn concurrent_readers_share_one_copy() {
     for (sharing, fetch) in [(SHARED, 2), (VersionCheck::Immutable, 1)] {
         let world = World::new();
         let data = bytes(3 * BLOCK + 5);
@@ -102,7 +102,7 @@ fn lent(copy: &OwnedFd, len: usize) -> Vec<u8> {
 
 /// Files that somebody reads on in are fetched as a whole, in few pieces, unless they are large, or others may change them.
 #[test]
-fn who_reads_on_has_all_of_it() {
+fn sequentially_read_files_are_fetched_completely() {
     let world = World::with_cache(16 << 20);
     let len = 30 * BLOCK + 5;
     let data = bytes(len);
@@ -116,7 +116,7 @@ fn who_reads_on_has_all_of_it() {
     let mut all = vec![0; len];
     assert_eq!(world.steps(|| assert_eq!(file.read_at(&mut all, 0).unwrap(), len)), 0);
     assert!(all == data);
-    assert!(file.lent().is_some());
+    assert!(file.lent_descriptor().is_some());
     for (sharing, more) in [(SHARED, 0), (VersionCheck::Immutable, 2 << 20)] {
         let world = World::with_cache(16 << 20);
         drop(put(&*world.f.root(), c"f", &bytes(len + more)));
@@ -129,7 +129,7 @@ fn who_reads_on_has_all_of_it() {
 }
 
 #[test]
-fn what_is_whole_is_lent() {
+fn complete_files_are_lent() {
     let world = World::with_cache(4 << 20);
     let data = bytes(3 * BLOCK + 5);
     let writer = put(&*world.f.root(), c"f", &data);
@@ -137,41 +137,41 @@ fn what_is_whole_is_lent() {
     let file = open(&*one.root(), OpenMode::READ);
     assert!(file.descriptor().is_none());
     // Fetched as a whole, for it is small.
-    let copy = file.lent().unwrap();
+    let copy = file.lent_descriptor().unwrap();
     assert_eq!(lent(&copy, data.len()), data);
     let kept = File::from(copy.try_clone().unwrap());
     assert_eq!(kept.write_at(b"x", 0).unwrap_err().raw_os_error(), Some(libc::EPERM));
-    assert_eq!(world.steps(|| assert!(Arc::ptr_eq(&file.lent().unwrap(), &copy))), 0);
+    assert_eq!(world.steps(|| assert!(Arc::ptr_eq(&file.lent_descriptor().unwrap(), &copy))), 0);
     let second = open(&*other.root(), OpenMode::READ);
-    assert_eq!(world.steps(|| assert_eq!(lent(&second.lent().unwrap(), data.len()), data)), 0);
+    assert_eq!(world.steps(|| assert_eq!(lent(&second.lent_descriptor().unwrap(), data.len()), data)), 0);
     // Others may write to it: it is not lent.
-    assert!(open(&*world.branch(SHARED).root(), OpenMode::READ).lent().is_none());
-    assert!(open(&*one.root(), RW).lent().is_none());
+    assert!(open(&*world.branch(SHARED).root(), OpenMode::READ).lent_descriptor().is_none());
+    assert!(open(&*one.root(), RW).lent_descriptor().is_none());
     // A change is seen by the next open; what was lent stays as it was.
     let mut changed = data.clone();
     changed.extend(b"more");
     writer.write_at(&changed, 0).unwrap();
     let third = open(&*one.root(), OpenMode::READ);
-    assert_eq!(lent(&third.lent().unwrap(), changed.len()), changed);
+    assert_eq!(lent(&third.lent_descriptor().unwrap(), changed.len()), changed);
     assert_eq!(lent(&copy, data.len()), data);
     drop((file, second, third));
     world.cache.audit();
 }
 
 #[test]
-fn a_large_file_is_lent_when_it_has_been_read() {
+fn a_large_file_is_lent_once_it_is_complete() {
     let world = World::with_cache(4 << 20);
     let data = bytes(20 * BLOCK);
     put(&*world.f.root(), c"f", &data);
     let branch = world.branch(VersionCheck::Immutable);
     let file = open(&*branch.root(), OpenMode::READ);
-    assert_eq!(world.steps(|| assert!(file.lent().is_none())), 0);
+    assert_eq!(world.steps(|| assert!(file.lent_descriptor().is_none())), 0);
     assert_eq!(read(&*file, 0, data.len() - 1), data[..data.len() - 1]);
-    assert_eq!(lent(&file.lent().unwrap(), data.len()), data);
+    assert_eq!(lent(&file.lent_descriptor().unwrap(), data.len()), data);
 }
 
 #[test]
-fn a_change_by_others_is_seen_by_the_next_open() {
+fn a_foreign_change_is_visible_to_the_next_open() {
     for f in [Fixture::local(), Fixture::memory()] {
         let cache = cache();
         let branch = DataCacheBranch::new(Arc::clone(&f.branch), cache.join(1).unwrap(), SHARED);
@@ -240,7 +240,7 @@ fn a_change_through_the_branch_is_seen_at_once() {
 }
 
 #[test]
-fn what_has_just_changed_is_not_cached() {
+fn a_recently_changed_file_is_not_cached() {
     let (f, cache) = (Fixture::local(), cache());
     put(&*f.root(), c"f", &bytes(100));
     for (settle, blocks) in [(SETTLE, 0), (Duration::ZERO, 1)] {
@@ -253,7 +253,7 @@ fn what_has_just_changed_is_not_cached() {
 
 /// Whichever operation fails, or is the last: an answer is right, or it is the error.
 #[test]
-fn faults_never_become_data() {
+fn failed_reads_are_never_cached() {
     let data = bytes(5 * BLOCK + 100);
     let act = |world: &World| -> Vec<Errno> {
         let branch = world.branch(SHARED);
@@ -331,7 +331,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn large_files_are_what_was_written(steps in prop::collection::vec(step(), 1..60)) {
+    fn large_files_read_as_written(steps in prop::collection::vec(step(), 1..60)) {
         let f = Fixture::memory().cached();
         let root = f.root();
         let mut data = bytes(6 * BLOCK + 33);

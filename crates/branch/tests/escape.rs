@@ -72,7 +72,7 @@ fn symbolic_links_are_never_followed() {
 }
 
 #[test]
-fn no_name_leads_up() {
+fn names_cannot_lead_up() {
     assert_eq!(Name::new(c".."), Err(Errno::INVAL));
     assert_eq!(Name::new(c"a/b"), Err(Errno::INVAL));
     let f = Fixture::local();
@@ -265,7 +265,7 @@ fn as_nobody(test: impl FnOnce() + Send + 'static) {
 }
 
 #[test]
-fn an_ordinary_user_can_do_what_is_his() {
+fn unprivileged_users_can_use_their_own_files() {
     if !is_root() {
         eprintln!("SKIPPED: needs root, to become somebody else");
         return;

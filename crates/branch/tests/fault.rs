@@ -201,7 +201,7 @@ fn every_change_of_a_branch_can_fail_and_be_the_last() {
 }
 
 #[test]
-fn one_step_fails_and_the_next_goes_on() {
+fn an_injected_failure_affects_one_step() {
     let f = Fixture::memory();
     let plan = FaultPlan::new();
     let root = FaultBranch::new(Arc::clone(&f.branch), Arc::clone(&plan)).root();

@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::thread;
 use std::time::Duration;
 use support::*;
-use vellum_sys::{give_lease_back, ignore_leases, lease_to_read};
+use vellum_sys::{ignore_leases, lease_to_read, release_lease};
 use vellum_vfs::{Errno, OpenMode};
 
 #[test]
@@ -29,7 +29,7 @@ fn leases_are_waited_for() {
                 let opened = scope.spawn(|| opens().map(drop));
                 thread::sleep(Duration::from_millis(50));
                 assert!(!opened.is_finished(), "opened beside a lease, {mode:?}");
-                give_lease_back(holder.as_fd()).unwrap();
+                release_lease(holder.as_fd()).unwrap();
                 opened.join().unwrap().unwrap();
             });
         }

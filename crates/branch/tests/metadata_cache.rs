@@ -114,7 +114,7 @@ fn tree(dir: &dyn BranchDir) -> String {
 }
 
 #[test]
-fn it_says_what_the_branch_below_says() {
+fn the_metadata_cache_answers_as_the_branch_below() {
     for bytes in [1 << 20, 20_000, 5000, 100, 0] {
         let world = World::with(bytes);
         let wanted = tree(&*world.f.root());
@@ -131,7 +131,7 @@ fn it_says_what_the_branch_below_says() {
 
 /// What one container has asked, the next one is told: all but contents that no cache has.
 #[test]
-fn nothing_is_asked_twice() {
+fn cached_metadata_is_not_read_again() {
     let world = World::new();
     let cache = cache();
     let quiet = |world: &World| {
@@ -153,7 +153,7 @@ fn nothing_is_asked_twice() {
         let mut target = [0; 20];
         assert_eq!(root.read_link_at(n(c"link"), &mut target).unwrap(), 8);
         assert_eq!(root.hold(n(c"f")).unwrap().get_xattr(c"user.color", &mut target).unwrap(), 4);
-        assert_eq!(root.open_file(n(c"f"), OpenMode::READ).unwrap().lent().map(drop), Some(()));
+        assert_eq!(root.open_file(n(c"f"), OpenMode::READ).unwrap().lent_descriptor().map(drop), Some(()));
     };
     quiet(&world);
     assert_eq!(world.steps(|| quiet(&world)), 0);
@@ -163,7 +163,7 @@ fn nothing_is_asked_twice() {
 }
 
 #[test]
-fn a_name_is_learned_of_once_by_many() {
+fn concurrent_lookups_of_a_name_read_it_once() {
     let world = World::new();
     std::thread::scope(|scope| {
         for _ in 0..8 {
@@ -209,7 +209,7 @@ fn nothing_can_be_changed() {
 /// Somebody has changed it all the same. What is read of a file that no cache has is what it is now, and from then on nothing that was
 /// known is believed.
 #[test]
-fn a_change_that_is_found_out_recalls_all() {
+fn a_detected_change_invalidates_the_metadata_cache() {
     type Change = (&'static str, fn(&dyn BranchDir));
     let changes: [Change; 4] = [
         ("written", |root| {
@@ -263,7 +263,7 @@ fn a_change_that_is_found_out_recalls_all() {
 
 /// What has failed is asked again, and never known.
 #[test]
-fn faults_are_not_known() {
+fn failures_are_not_cached() {
     let steps = {
         let world = World::new();
         world.steps(|| drop(tree(&*world.known.root())))

@@ -51,7 +51,7 @@ fn a_cached_branch_answers_as_ext4_does() {
 
 /// So does one that is written behind.
 #[test]
-fn a_branch_that_is_written_behind_answers_as_ext4_does() {
+fn a_writeback_branch_answers_as_ext4_does() {
     answers_as_ext4_does(|| Fixture::memory().writeback());
 }
 

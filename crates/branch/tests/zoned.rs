@@ -71,7 +71,7 @@ fn holes_are_by_block_whether_written_or_waiting() {
 
 /// What was cut off never comes back, wherever it was.
 #[test]
-fn what_was_cut_off_is_zeros() {
+fn truncated_blocks_read_as_zeros() {
     for fixture in Fixture::all_zoned() {
         for synced in 0..8 {
             let file = put(&*fixture.root(), c"f", &[7; 10_000]);
@@ -114,7 +114,7 @@ fn small_appends_are_written_once() {
 
 /// Everything is there when the store is opened again, but for what had no name.
 #[test]
-fn it_is_opened_again() {
+fn a_reopened_store_has_its_tree() {
     let device = emulated(small());
     let dynamic = || Arc::clone(&device) as Arc<dyn ZonedDevice>;
     let branch = branch_of(Store::format(dynamic(), Placement::NONE).unwrap());
@@ -151,7 +151,7 @@ fn it_is_opened_again() {
 
 /// A full store says so when it is written to, and everything can be removed then.
 #[test]
-fn a_full_store_takes_no_more_and_gives_back() {
+fn a_full_store_refuses_writes_and_accepts_removals() {
     let file = tempfile::tempfile().unwrap();
     let file = Arc::new(vellum_zoned::device::Conventional::create(file, 4096, 32, 64).unwrap());
     let devices: [Arc<dyn ZonedDevice>; 2] = [emulated(small()), file];
@@ -196,7 +196,7 @@ fn a_full_store_takes_no_more_and_gives_back() {
 
 /// What a write has answered and is not written out yet finds its room, whatever an image takes meanwhile.
 #[test]
-fn an_image_leaves_room_for_blocks_that_wait() {
+fn an_image_leaves_room_for_pending_blocks() {
     let device = emulated(small());
     let branch = branch_of(Store::format(device, Placement::NONE).unwrap());
     let (root, store) = (branch.root(), branch.tree().store());
@@ -518,12 +518,12 @@ fn every_loss(seed: u64, steps: usize, stride: usize) {
 
 /// Names, attributes and contents that were synced are there; everything else is as it was at one moment since, contents by blocks.
 #[test]
-fn what_was_synced_outlives_every_loss_of_power() {
+fn synced_data_survives_power_loss_at_every_change() {
     (0..4).for_each(|seed| every_loss(seed, 80, 1));
 }
 
 #[test]
-fn what_was_synced_outlives_a_loss_of_power_in_a_long_history() {
+fn synced_data_survives_power_loss_in_a_long_history() {
     (100..104).for_each(|seed| every_loss(seed, 400, 17));
 }
 
@@ -533,7 +533,7 @@ fn threads_side_by_side() {
     let device = emulated(LARGE_ZONE.scaled(64, 256).with_limits(14, 14));
     let branch =
         branch_of(Store::format(Arc::clone(&device) as Arc<dyn ZonedDevice>, Placement::NONE).unwrap());
-    branch.tree().keep_writing().unwrap();
+    branch.tree().start_flush_thread().unwrap();
     let root = branch.root();
     std::thread::scope(|scope| {
         for thread in 0..3_u8 {

@@ -121,7 +121,7 @@ pub struct Permit<'a> {
 
 impl fmt::Debug for Permit<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Turn").field("has_come", &self.has_come()).finish()
+        f.debug_struct("Turn").field("is_granted", &self.is_granted()).finish()
     }
 }
 
@@ -205,10 +205,10 @@ impl Fair {
                 Err(other) => word = other,
             }
         }
-        self.hand_over(&mut self.waiting.lock());
+        self.grant(&mut self.waiting.lock());
     }
 
-    fn hand_over(&self, waiting: &mut QueuedFetch) {
+    fn grant(&self, waiting: &mut QueuedFetch) {
         let Some(Reverse(next)) = waiting.queue.pop() else {
             // It has gone meanwhile.
             self.word.fetch_sub(1, AcqRel);
@@ -220,7 +220,7 @@ impl Fair {
     }
 
     /// One that waits goes away. False: its turn has come.
-    fn give_up(&self, gate: &Arc<Gate>) -> bool {
+    fn cancel(&self, gate: &Arc<Gate>) -> bool {
         let mut waiting = self.waiting.lock();
         let before = waiting.queue.len();
         waiting.queue.retain(|Reverse(waiter)| !Arc::ptr_eq(&waiter.gate, gate));
@@ -242,7 +242,7 @@ impl Permit<'_> {
 
     /// Whether it has come.
     #[must_use]
-    pub fn has_come(&self) -> bool {
+    pub fn is_granted(&self) -> bool {
         self.gate.as_ref().is_none_or(|gate| gate.is_open())
     }
 }
@@ -250,7 +250,7 @@ impl Permit<'_> {
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
         let waits = self.gate.as_ref().filter(|gate| !gate.is_open());
-        if !waits.is_some_and(|gate| self.fair.give_up(gate)) {
+        if !waits.is_some_and(|gate| self.fair.cancel(gate)) {
             self.fair.leave();
         }
     }

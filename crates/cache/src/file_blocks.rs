@@ -68,7 +68,7 @@ impl<M: Memory> FileBlocks<M> {
     }
 
     /// By the store only.
-    fn show(&self, block: u64) {
+    fn publish(&self, block: u64) {
         if let Some(word) = self.word(block) {
             word.store(word.load(Relaxed).wrapping_add(1) | 1, Release);
         }
@@ -114,7 +114,7 @@ impl Marks {
     }
 
     /// The store has heard of a use.
-    pub(crate) fn told(&self, block: u64) {
+    pub(crate) fn record_use(&self, block: u64) {
         if let Some(mark) = self.mark(block) {
             mark.compare_exchange(0, 1, Relaxed, Relaxed).ok();
         }
@@ -170,7 +170,7 @@ impl<M: Memory> Memory for SharedMemory<M> {
 
     fn write(&self, entry: &Self::File, data: &[u8], offset: u64) -> Result<(), Errno> {
         self.0.write(&*entry.file()?, data, offset)?;
-        entry.0.show(offset / BLOCK_BYTES);
+        entry.0.publish(offset / BLOCK_BYTES);
         Ok(())
     }
 
@@ -185,7 +185,7 @@ impl<M: Memory> Memory for SharedMemory<M> {
         let released = entry.file().and_then(|file| self.0.release(&file, offset, bytes));
         // The store still has it then.
         if released.is_err() && was_there {
-            entry.0.show(block);
+            entry.0.publish(block);
         }
         released
     }
@@ -201,7 +201,7 @@ impl<M: Memory> Memory for SharedMemory<M> {
         }
     }
 
-    fn heir(
+    fn next_owner(
         &self,
         entry: &Self::File,
         block: u64,

@@ -56,7 +56,7 @@ impl Fills {
     }
 
     /// All that is being fetched of a file is no good; with a version, of those contents only.
-    pub(crate) fn spoil(&mut self, object: Object, version: Option<u64>) {
+    pub(crate) fn invalidate(&mut self, object: Object, version: Option<u64>) {
         for (_, underway) in &mut self.0 {
             let key = underway.key;
             if key.object == object && version.is_none_or(|version| version == key.version) {

@@ -37,7 +37,7 @@ pub(crate) struct Lane {
 
 impl Lane {
     /// Waits until a fetch of so many bytes may begin, for as long as what is returned is there.
-    pub(crate) fn turn(&self, bytes: u64) -> Permit<'_> {
+    pub(crate) fn acquire(&self, bytes: u64) -> Permit<'_> {
         let turn = self.fair.ask(&self.flow, bytes);
         turn.wait();
         turn
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn containers_meet_at_a_storage_and_weights_change_everywhere() {
+    fn containers_share_a_lane_and_their_weights_apply() {
         let storages = Storages::new(1);
         let (one, other) = (Lanes::new(1), Lanes::new(2));
         let (first, second) = (one.to(7, &storages), other.to(7, &storages));
@@ -89,7 +89,7 @@ mod tests {
         let elsewhere = one.to(8, &storages);
         assert!(!Arc::ptr_eq(&first.fair, &elsewhere.fair));
         one.set_weight(50);
-        drop((first.turn(1), elsewhere.turn(1)));
+        drop((first.acquire(1), elsewhere.acquire(1)));
         // What nobody comes to any more is forgotten.
         drop((one, other, first, second, elsewhere));
         Lanes::new(1).to(9, &storages);

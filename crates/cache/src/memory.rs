@@ -33,7 +33,7 @@ pub trait Memory {
     /// Nothing of a file is found any more, though it is not dropped yet: for memory that others read without the store, or after it.
     fn hide(&self, _file: &Self::File) {}
     /// One of the containers that have used a block without the store since this was last asked about it, if `is_there` says that it is.
-    fn heir(
+    fn next_owner(
         &self,
         _file: &Self::File,
         _block: u64,
@@ -106,7 +106,7 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     #[test]
-    fn what_is_sealed_cannot_be_written_by_whoever_opens_it_again() {
+    fn a_sealed_file_cannot_be_written_after_reopening() {
         let file = MemFd::file(PAGE_BYTES).unwrap();
         MemFd.write(&file, b"one", 0).unwrap();
         MemFd.seal(&file).unwrap();

@@ -107,7 +107,7 @@ impl<M: Memory> Member<M> {
 impl<M: Memory> Drop for FileReader<M> {
     fn drop(&mut self) {
         if !self.untold.lock().is_empty() {
-            self.tell_rest(&mut self.member.shared.tables.lock().store);
+            self.report_pending_uses(&mut self.member.shared.tables.lock().store);
         }
     }
 }
@@ -207,7 +207,7 @@ impl<M: Memory> FileReader<M> {
             let lane = self.member.lanes.to(filesystem, &self.member.shared.storages);
             Arc::clone(self.lane.get_or_init(|| lane))
         });
-        let _turn = lane.turn(buf.len() as u64);
+        let _turn = lane.acquire(buf.len() as u64);
         source.read(buf, offset)
     }
 
@@ -225,14 +225,14 @@ impl<M: Memory> FileReader<M> {
         if !view.held.read(&self.member.shared.memory, index.0, within, buf) {
             return false;
         }
-        if view.marks.note(index.0) || !self.tell(index, &view.marks) {
+        if view.marks.note(index.0) || !self.report_use(index, &view.marks) {
             self.member.hits.add();
         }
         true
     }
 
     /// Tells the store of a use, if nobody is just busy with it. Whether it has counted it.
-    fn tell(&self, index: BlockIndex, marks: &Marks) -> bool {
+    fn report_use(&self, index: BlockIndex, marks: &Marks) -> bool {
         let Some(mut tables) = self.member.shared.tables.try_lock() else {
             let mut untold = self.untold.lock();
             if untold.len() < UNTOLD_MAX && untold.last() != Some(&index) {
@@ -240,25 +240,25 @@ impl<M: Memory> FileReader<M> {
             }
             return false;
         };
-        self.tell_rest(&mut tables.store);
+        self.report_pending_uses(&mut tables.store);
         let found = tables.store.read(self.version.key, index, self.member.container, 0, &mut []);
         let counted = matches!(found, Ok(Some(_)));
         if counted {
-            marks.told(index.0);
+            marks.record_use(index.0);
         }
         counted
     }
 
     /// Tells the store what it could not be told before.
-    fn tell_rest(&self, store: &mut Store<SharedMemory<M>>) {
+    fn report_pending_uses(&self, store: &mut Store<SharedMemory<M>>) {
         for index in std::mem::take(&mut *self.untold.lock()) {
-            store.told(self.version.key, index, self.member.container);
+            store.record_use(self.version.key, index, self.member.container);
         }
     }
 
     fn missing(&self, first: BlockIndex, wanted: u64) -> MissAction<'_, M> {
         let mut tables = self.member.shared.tables.lock();
-        self.tell_rest(&mut tables.store);
+        self.report_pending_uses(&mut tables.store);
         let Tables { store, fetches, .. } = &mut *tables;
         let key = self.version.key;
         if let Some(gate) = fetches.get(&(key, first)) {
@@ -319,7 +319,7 @@ impl<M: Memory> FileReader<M> {
         if let Ok(count) = count {
             let is_current = || source.version().is_ok_and(|version| version == self.version);
             if count == len && is_current() {
-                fetch.bring(data);
+                fetch.insert(data);
             } else {
                 self.has_changed.store(true, Relaxed);
             }
@@ -340,9 +340,9 @@ impl<M: Memory> FileReader<M> {
     pub fn lend(&self) -> Result<Option<Loan<M>>> {
         let mut tables = self.member.shared.tables.lock();
         let Some(lent) = tables.store.lend(self.version.key, self.member.container)? else { return Ok(None) };
-        let memory = tables.store.lent(&lent).and_then(|Entry(held)| held.memory());
+        let memory = tables.store.lent_file(&lent).and_then(|Entry(held)| held.memory());
         let Some(memory) = memory else {
-            tables.store.give_back(lent);
+            tables.store.return_loan(lent);
             return Ok(None);
         };
         Ok(Some(Loan { member: Arc::clone(&self.member), lent: Some(lent), memory }))
@@ -366,7 +366,7 @@ impl<M: Memory> Fetch<'_, M> {
     }
 
     /// What was fetched comes in, as far as there is room. The lock is held for a block at a time.
-    fn bring(mut self, data: &[u8]) {
+    fn insert(mut self, data: &[u8]) {
         let opened = self.opened;
         opened.member.shared.grows(data.len() as u64);
         for block in data.chunks(BLOCK_BYTES as usize) {
@@ -414,7 +414,7 @@ impl<M: Memory> Loan<M> {
 impl<M: Memory> Drop for Loan<M> {
     fn drop(&mut self) {
         if let Some(lent) = self.lent.take() {
-            self.member.shared.tables.lock().store.give_back(lent);
+            self.member.shared.tables.lock().store.return_loan(lent);
         }
     }
 }

@@ -166,7 +166,7 @@ impl<M: Memory> Shared<M> {
 impl Shared<SlabMemory> {
     /// One that holds what a predecessor has left, as far as that can be believed and there is room for it, and that a successor can go on
     /// with. All of it is nobody's at first.
-    pub fn gone_on(
+    pub fn resume(
         config: Config,
         left: PredecessorFds,
         depth: u32,

@@ -155,7 +155,7 @@ impl Shares {
         self.change(place, |member| member.charge += bytes);
     }
 
-    pub(crate) fn pay_back(&mut self, place: u32, bytes: u64) {
+    pub(crate) fn refund(&mut self, place: u32, bytes: u64) {
         self.change(place, |member| {
             debug_assert!(member.charge >= bytes, "more is given back than was paid");
             member.charge = member.charge.saturating_sub(bytes);
@@ -214,7 +214,7 @@ mod tests {
 
     /// The example of the paper on weights in the page cache: weights 100, 200, 400, 800 hold 2, 9, 7, 14 pages.
     #[test]
-    fn the_one_above_its_share_gives() {
+    fn the_container_above_its_share_is_the_victim() {
         let mut shares = Shares::default();
         let all: Vec<Container> =
             [100, 200, 400, 800].iter().map(|weight| shares.join(*weight).unwrap()).collect();
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sleeps_counts_less_until_it_wakes() {
+    fn an_idle_container_counts_less_until_it_wakes() {
         let mut shares = Shares::default();
         let (sleeps, works) = (shares.join(100).unwrap(), shares.join(100).unwrap());
         shares.pay(sleeps.place, 10);
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_used_again_and_containers_are_not() {
+    fn share_slots_are_reused_and_container_ids_are_not() {
         let mut shares = Shares::default();
         let first = shares.join(1).unwrap();
         shares.leave(first.place);

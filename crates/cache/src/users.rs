@@ -89,14 +89,14 @@ impl Users {
         self.parts(bytes).for_each(|(place, part)| shares.pay(place, part));
     }
 
-    pub(crate) fn pay_back(&self, bytes: u64, shares: &mut Shares) {
-        self.parts(bytes).for_each(|(place, part)| shares.pay_back(place, part));
+    pub(crate) fn refund(&self, bytes: u64, shares: &mut Shares) {
+        self.parts(bytes).for_each(|(place, part)| shares.refund(place, part));
     }
 
     /// A further one, which pays from now on for its part of a block of so many bytes.
     pub(crate) fn join(&mut self, user: User, bytes: u64, shares: &mut Shares) {
         if let Err(at) = self.find(user.place) {
-            self.pay_back(bytes, shares);
+            self.refund(bytes, shares);
             self.payers.insert(at, user);
             self.pay(bytes, shares);
         }
@@ -105,7 +105,7 @@ impl Users {
     /// One less: the others pay for its part. Where it was the only one, nobody pays.
     pub(crate) fn leave(&mut self, place: u32, bytes: u64, shares: &mut Shares) -> Option<User> {
         let at = self.find(place).ok()?;
-        self.pay_back(bytes, shares);
+        self.refund(bytes, shares);
         let user = self.payers.remove(at);
         self.pay(bytes, shares);
         Some(user)
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn each_of_many_pays_with_the_same_chance() {
+    fn each_of_many_users_pays_equally_often() {
         const USERS: u32 = 64;
         const BLOCKS: u64 = 8000;
         let mut pays = [0_u64; USERS as usize];

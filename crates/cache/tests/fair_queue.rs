@@ -42,7 +42,7 @@ impl<'a> Run<'a> {
         self.count += 1;
         let turn = self.fair.ask(&self.flows[flow], bytes);
         let to = (flow, bytes, turn);
-        if to.2.has_come() { self.storage.push_back(to) } else { self.waiting.push(to) }
+        if to.2.is_granted() { self.storage.push_back(to) } else { self.waiting.push(to) }
     }
 
     /// The storage has done the first one. Whose it was.
@@ -51,7 +51,7 @@ impl<'a> Run<'a> {
         self.time += takes(bytes);
         self.done[flow] += takes(bytes);
         drop(turn);
-        let come = self.waiting.iter().position(|(_, _, turn)| turn.has_come());
+        let come = self.waiting.iter().position(|(_, _, turn)| turn.is_granted());
         self.storage.extend(come.map(|at| self.waiting.remove(at)));
         flow
     }
@@ -102,7 +102,7 @@ fn all_busy_have_parts_by_weight() {
 }
 
 #[test]
-fn small_and_large_ones_are_weighed_by_what_they_cost() {
+fn flows_are_weighed_by_the_cost_of_their_requests() {
     let (fair, flows) = (Fair::new(DEPTH), flows(&[100, 100]));
     let mut run = Run::new(&fair, &flows, &|flow, _| [100, 1 << 20][flow]);
     run.all_busy(2 * DEPTH as usize, 20_000);
@@ -110,7 +110,7 @@ fn small_and_large_ones_are_weighed_by_what_they_cost() {
 }
 
 #[test]
-fn one_alone_has_all_of_the_storage() {
+fn a_single_flow_has_the_whole_queue_depth() {
     let (fair, flows) = (Fair::new(DEPTH), flows(&[1, 10_000]));
     let mut run = Run::new(&fair, &flows, &mixed);
     for _ in 0..DEPTH {
@@ -127,7 +127,7 @@ fn one_alone_has_all_of_the_storage() {
 }
 
 #[test]
-fn who_was_away_has_saved_up_nothing_and_owes_nothing() {
+fn an_idle_flow_gains_no_credit_and_no_debt() {
     let (fair, flows) = (Fair::new(DEPTH), flows(&[100, 100]));
     let mut run = Run::new(&fair, &flows, &mixed);
     // The first one is alone for long.
@@ -150,7 +150,7 @@ fn who_was_away_has_saved_up_nothing_and_owes_nothing() {
 }
 
 #[test]
-fn weights_change_meanwhile() {
+fn weights_can_change_between_requests() {
     let (fair, flows) = (Fair::new(DEPTH), flows(&[100, 100]));
     let mut run = Run::new(&fair, &flows, &mixed);
     run.all_busy(2 * DEPTH as usize, 5000);
@@ -164,21 +164,21 @@ fn weights_change_meanwhile() {
 }
 
 #[test]
-fn who_gives_up_leaves_no_trace() {
+fn a_cancelled_request_frees_its_slot() {
     let (fair, flow) = (Fair::new(2), Flow::new(1));
     let (one, other) = (fair.ask(&flow, 1), fair.ask(&flow, 1));
     let (third, fourth) = (fair.ask(&flow, 1), fair.ask(&flow, 1));
-    assert!(other.has_come() && !third.has_come());
+    assert!(other.is_granted() && !third.is_granted());
     drop(third);
     assert_eq!(fair.counts(), (2, 1));
     drop(one);
-    assert!(fourth.has_come());
+    assert!(fourth.is_granted());
     drop((other, fourth));
     assert_eq!(fair.counts(), (0, 0));
 }
 
 #[test]
-fn many_threads_all_come_through() {
+fn no_thread_starves() {
     let fair = Arc::new(Fair::new(3));
     let threads: Vec<_> = (1..=16)
         .map(|weight| {
@@ -188,7 +188,7 @@ fn many_threads_all_come_through() {
                 for bytes in 0..500 {
                     let turn = fair.ask(&flow, bytes);
                     turn.wait();
-                    assert!(turn.has_come() && fair.counts().0 <= 3);
+                    assert!(turn.is_granted() && fair.counts().0 <= 3);
                     if bytes % 7 == 0 {
                         thread::yield_now();
                     }
@@ -203,7 +203,7 @@ fn many_threads_all_come_through() {
 }
 
 #[test]
-fn nobody_allocates_while_there_is_room() {
+fn requests_within_the_depth_allocate_nothing() {
     let (fair, flow) = (Fair::new(2), Flow::new(100));
     let used = allocation_counter::measure(|| {
         for _ in 0..1000 {

@@ -153,7 +153,7 @@ fn explore(lies: bool, seed: u64) {
 }
 
 #[test]
-fn nobody_reads_what_is_older_than_what_was_asked() {
+fn reads_never_return_older_versions() {
     let seed = seed();
     println!("seed {seed}");
     explore(false, seed);
@@ -189,7 +189,7 @@ fn turns() {
 }
 
 #[test]
-fn no_fetch_waits_for_ever_and_no_more_are_under_way_than_may_be() {
+fn fetches_terminate_and_stay_within_the_limit() {
     let seed = seed();
     println!("seed {seed}");
     let mut config = RunConfig::new();
@@ -199,7 +199,7 @@ fn no_fetch_waits_for_ever_and_no_more_are_under_way_than_may_be() {
 }
 
 #[test]
-fn a_version_that_is_not_asked_after_the_fetch_is_caught() {
+fn a_skipped_version_check_after_a_fetch_is_detected() {
     let seed = seed();
     println!("seed {seed}");
     let found = catch_unwind(AssertUnwindSafe(|| explore(true, seed)));

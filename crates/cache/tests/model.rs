@@ -152,7 +152,7 @@ impl Model {
         u64::from(self.weights[container]) << (LENT_SHIFT_MAX - over)
     }
 
-    fn give_one(&mut self, asking: usize, bytes: u64) -> bool {
+    fn evict_one(&mut self, asking: usize, bytes: u64) -> bool {
         loop {
             let mut most: Option<usize> = None;
             let holds =
@@ -192,7 +192,7 @@ impl Model {
         let len = version.block_len(BlockIndex(block));
         let bytes = len.next_multiple_of(PAGE_BYTES);
         while self.size() + bytes > CAPACITY {
-            if !self.give_one(container, bytes) {
+            if !self.evict_one(container, bytes) {
                 return false;
             }
         }
@@ -269,7 +269,7 @@ impl Model {
         }
     }
 
-    fn give_back(&mut self, copy: Copy) {
+    fn return_loan(&mut self, copy: Copy) {
         let file = self.files.get_mut(&copy).unwrap();
         file.lent -= 1;
         if file.lent > 0 {
@@ -396,9 +396,9 @@ impl Both {
             Step::GiveBack(at) => {
                 if !self.lent.is_empty() {
                     let (lent, copy, _) = self.lent.remove(at % self.lent.len());
-                    self.store.give_back(lent);
+                    self.store.return_loan(lent);
                     if self.exact {
-                        self.model.give_back(copy);
+                        self.model.return_loan(copy);
                     }
                 }
             }
@@ -437,7 +437,7 @@ impl Both {
     fn check(&self) {
         self.store.audit();
         for (lent, _, whole) in &self.lent {
-            assert_eq!(self.store.lent(lent).unwrap().bytes(), *whole, "what is lent stays as it is");
+            assert_eq!(self.store.lent_file(lent).unwrap().bytes(), *whole, "what is lent stays as it is");
         }
         if !self.exact {
             return;
@@ -463,7 +463,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn holds_what_the_simplest_store_holds(steps in prop::collection::vec(step(), 1..200)) {
+    fn the_store_agrees_with_a_simple_model(steps in prop::collection::vec(step(), 1..200)) {
         let mut both = Both::new(Kind::Lru);
         for step in steps {
             both.step(step);

@@ -20,7 +20,7 @@ fn filled(queue: &mut dyn Policy, items: std::ops::Range<u32>) -> Vec<Handle> {
 }
 
 #[test]
-fn lru_goes_by_use() {
+fn lru_evicts_the_least_recently_used() {
     let mut queue = Lru::default();
     let entries = filled(&mut queue, 0..4);
     queue.hit(entries[0]);
@@ -29,7 +29,7 @@ fn lru_goes_by_use() {
 }
 
 #[test]
-fn sieve_lets_used_ones_stand_and_goes_on_from_there() {
+fn sieve_skips_used_entries_and_keeps_its_position() {
     let mut queue = Sieve::default();
     let entries = filled(&mut queue, 0..5);
     queue.hit(entries[0]);
@@ -52,7 +52,7 @@ fn sieve_survives_the_end_of_the_entry_at_its_hand() {
 }
 
 #[test]
-fn s3_fifo_keeps_what_proves_itself() {
+fn s3_fifo_keeps_entries_that_are_hit_again() {
     let mut queue = S3Fifo::default();
     let entries = filled(&mut queue, 0..20);
     for _ in 0..2 {
@@ -70,7 +70,7 @@ fn s3_fifo_keeps_what_proves_itself() {
 }
 
 #[test]
-fn one_reading_of_everything_drives_out_what_is_used_only_in_lru() {
+fn a_scan_evicts_used_entries_only_with_lru() {
     for kind in Kind::ALL {
         let mut queue = kind.policy()();
         let used = filled(&mut *queue, 0..50);
@@ -92,7 +92,7 @@ fn one_reading_of_everything_drives_out_what_is_used_only_in_lru() {
 proptest! {
     /// Nothing is lost or given twice, whatever the order.
     #[test]
-    fn what_goes_in_comes_out_once(
+    fn queue_entries_are_evicted_exactly_once(
         kind in prop::sample::select(Kind::ALL.to_vec()),
         steps in prop::collection::vec((0_u8..8, any::<u16>()), 0..400),
     ) {

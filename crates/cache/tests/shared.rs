@@ -104,7 +104,7 @@ fn read<M: Memory>(opened: &FileReader<M>, disk: &Disk, offset: usize, len: usiz
 }
 
 #[test]
-fn a_second_reader_finds_what_the_first_has_fetched() {
+fn fetched_blocks_are_shared_by_readers() {
     let cache = cache(16, MemFd);
     let disk = Disk::new(1, 3 * BLOCK + 100);
     let (one, other) = (cache.join(100).unwrap(), cache.join(100).unwrap());
@@ -132,7 +132,7 @@ fn a_second_reader_finds_what_the_first_has_fetched() {
 }
 
 #[test]
-fn reading_from_front_to_back_fetches_ever_more_and_reading_here_and_there_does_not() {
+fn read_ahead_grows_for_sequential_reads_only() {
     let cache = cache(1000, PrivateMemory);
     let member = cache.join(1).unwrap();
     let disk = Disk::new(1, 100 * BLOCK);
@@ -151,7 +151,7 @@ fn reading_from_front_to_back_fetches_ever_more_and_reading_here_and_there_does_
 }
 
 #[test]
-fn a_version_is_asked_after_each_fetch() {
+fn the_version_is_checked_after_each_fetch() {
     let cache = cache(16, PrivateMemory);
     let member = cache.join(1).unwrap();
     let disk = Disk::new(1, 2 * BLOCK);
@@ -181,7 +181,7 @@ fn a_version_is_asked_after_each_fetch() {
 }
 
 #[test]
-fn what_is_invalidated_is_not_found_by_those_who_have_it_open() {
+fn an_invalidated_block_is_refetched_through_open_files() {
     let cache = cache(16, MemFd);
     let member = cache.join(1).unwrap();
     let disk = Disk::new(1, BLOCK);
@@ -209,7 +209,7 @@ fn what_is_invalidated_is_not_found_by_those_who_have_it_open() {
 }
 
 #[test]
-fn several_who_miss_the_same_make_one_fetch() {
+fn concurrent_misses_of_a_block_share_one_fetch() {
     for fails in [false, true] {
         let cache = cache(16, PrivateMemory);
         let disk = Disk::new(1, BLOCK);
@@ -260,7 +260,7 @@ fn hits_allocate_nothing() {
 }
 
 #[test]
-fn hits_keep_a_container_awake() {
+fn hits_keep_a_container_active() {
     let cache = cache(16, PrivateMemory);
     let (works, sleeps) = (cache.join(1).unwrap(), cache.join(1).unwrap());
     let disk = Disk::new(1, BLOCK);
@@ -308,7 +308,7 @@ impl Memory for Slow {
 }
 
 #[test]
-fn a_hit_waits_for_nobody() {
+fn a_hit_does_not_wait_for_a_fetch() {
     let memory = Slow(Arc::new((AtomicBool::new(false), [Barrier::new(2), Barrier::new(2)])));
     let cache = cache(16, memory.clone());
     let member = cache.join(1).unwrap();
@@ -370,7 +370,7 @@ fn many_threads() {
 }
 
 #[test]
-fn what_only_others_than_its_payers_still_use_stays() {
+fn a_block_used_only_by_non_payers_is_kept() {
     const USERS: usize = 2 * PAYERS_MAX;
     let cache = cache(64, MemFd);
     let shared = Disk::new(1, BLOCK);
@@ -407,7 +407,7 @@ impl Room for Decided {
 }
 
 #[test]
-fn a_cache_holds_what_there_is_room_for_and_reads_go_on() {
+fn a_shrunken_cache_evicts_and_reads_succeed() {
     const MIB: u64 = 1 << 20;
     let room = Decided(Arc::new(AtomicU64::new(8 * MIB)));
     let config = Config { capacity: 64 * MIB, files: 100, policy: S3Fifo::queue };
@@ -463,7 +463,7 @@ impl Source for Crowded {
 }
 
 #[test]
-fn no_more_fetches_are_under_way_than_a_storage_takes() {
+fn concurrent_fetches_stay_within_the_storage_depth() {
     let config = Config { capacity: 64 * BLOCK_BYTES, files: 100, policy: S3Fifo::queue };
     let cache = Shared::with(config, MemFd, 3, None);
     let (now, most) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());

@@ -157,7 +157,7 @@ fn a_file_of_very_many_is_paid_by_lot_and_costs_little() {
 }
 
 #[test]
-fn what_all_use_stays_while_each_is_held_to_its_share() {
+fn shared_blocks_stay_while_containers_are_limited() {
     let mut run = Run::new(4 * UNIT, &[100, 200, 400, 800]);
     let (shared, blocks) = (99, UNIT / 10);
     let mut misses = 0;
@@ -174,7 +174,7 @@ fn what_all_use_stays_while_each_is_held_to_its_share() {
 }
 
 #[test]
-fn an_idle_share_is_lent_and_comes_back() {
+fn an_idle_share_is_lent_and_returned() {
     let mut run = Run::new(3000, &[100, 100, 100]);
     run.all_read(0..2000);
     run.assert_parts(&[1.0; 3]);
@@ -218,7 +218,7 @@ fn an_idle_share_is_lent_and_comes_back() {
 }
 
 #[test]
-fn who_needs_little_leaves_the_rest_to_the_others() {
+fn unused_shares_go_to_the_other_containers() {
     let mut run = Run::new(3000, &[800, 100, 200]);
     for round in 0..20 {
         for block in 0..300 {
@@ -233,7 +233,7 @@ fn who_needs_little_leaves_the_rest_to_the_others() {
 }
 
 #[test]
-fn weights_change_while_it_runs() {
+fn weights_can_change_at_run_time() {
     let mut run = Run::new(3000, &[100, 200]);
     run.all_read(0..3000);
     run.assert_parts(&[1.0, 2.0]);
@@ -244,7 +244,7 @@ fn weights_change_while_it_runs() {
 }
 
 #[test]
-fn what_a_container_leaves_goes_first_and_can_be_taken_over() {
+fn ownerless_blocks_are_evicted_first_and_can_be_adopted() {
     let mut run = Run::new(2000, &[100, 100]);
     run.all_read(0..1000);
     run.store.leave(run.containers[0]).unwrap();

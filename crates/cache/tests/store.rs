@@ -34,7 +34,7 @@ fn fill<M: Memory>(store: &mut Store<M>, container: Container, version: Version,
 }
 
 #[test]
-fn data_come_back_from_where_they_were_put() {
+fn stored_blocks_read_back() {
     let (mut store, container) = store(10, MemFd);
     let file = version(1, 5, BLOCK_BYTES * 2 + 10);
     let data: Vec<u8> = (0..file.size).map(|at| (at % 251) as u8).collect();
@@ -61,14 +61,14 @@ fn data_come_back_from_where_they_were_put() {
     // What is lent is the memory itself.
     let lent = store.lend(file.key, container).unwrap().unwrap();
     let mut whole = vec![0; data.len()];
-    assert_eq!(rustix::io::pread(store.lent(&lent).unwrap(), &mut whole, 0).unwrap(), data.len());
+    assert_eq!(rustix::io::pread(store.lent_file(&lent).unwrap(), &mut whole, 0).unwrap(), data.len());
     assert_eq!(whole, data);
-    store.give_back(lent);
+    store.return_loan(lent);
     store.audit();
 }
 
 #[test]
-fn what_is_lent_stays_whatever_is_needed() {
+fn lent_files_are_not_evicted() {
     for policy in Kind::ALL {
         let mut store = Store::new(
             Config { capacity: 8 * BLOCK_BYTES, files: 100, policy: policy.policy() },
@@ -94,9 +94,9 @@ fn what_is_lent_stays_whatever_is_needed() {
         let large = version(2, 1, 2 * BLOCK_BYTES);
         (0..2).for_each(|index| assert!(fill(&mut store, other, large, index).unwrap()));
         assert!(store.lend(large.key, other).unwrap().is_none());
-        store.give_back(first);
+        store.return_loan(first);
         assert_eq!(store.stats().lent, 3 * BLOCK_BYTES);
-        store.give_back(second);
+        store.return_loan(second);
         assert_eq!(store.stats().lent, 0);
         // Now it goes like all else, but as a whole.
         for inode in 30..60 {
@@ -109,12 +109,12 @@ fn what_is_lent_stays_whatever_is_needed() {
 
 /// Its memory may be mapped somewhere for ever.
 #[test]
-fn what_was_lent_goes_as_a_whole() {
+fn formerly_lent_files_are_evicted_completely() {
     let (mut store, container) = store(6, PrivateMemory);
     let file = version(1, 1, 3 * BLOCK_BYTES);
     (0..3).for_each(|index| assert!(fill(&mut store, container, file, index).unwrap()));
     let lent = store.lend(file.key, container).unwrap().unwrap();
-    store.give_back(lent);
+    store.return_loan(lent);
     for inode in 2.. {
         assert!(fill(&mut store, container, version(inode, 1, BLOCK_BYTES), 0).unwrap());
         store.audit();
@@ -148,10 +148,10 @@ fn nothing_stale_is_found() {
     // What is lent is found no more, and goes when it comes back.
     let lent = store.lend(old.key, container).unwrap().unwrap();
     store.invalidate(old.key.object);
-    assert!(!store.contains(old.key, BlockIndex(0)) && store.lent(&lent).is_some());
+    assert!(!store.contains(old.key, BlockIndex(0)) && store.lent_file(&lent).is_some());
     assert_eq!(store.stats().size, BLOCK_BYTES);
     assert!(fill(&mut store, container, old, 0).unwrap(), "a new copy beside it");
-    store.give_back(lent);
+    store.return_loan(lent);
     assert_eq!(store.stats().size, BLOCK_BYTES);
     store.audit();
 }
@@ -225,7 +225,7 @@ impl Memory for &Bad {
 }
 
 #[test]
-fn memory_that_fails_leaves_all_as_it_was() {
+fn a_failed_allocation_leaves_the_store_unchanged() {
     let bad = Bad::default();
     let (mut store, container) = store(2, &bad);
     let file = version(1, 1, 3 * BLOCK_BYTES);
@@ -251,7 +251,7 @@ fn memory_that_fails_leaves_all_as_it_was() {
 
 #[test]
 #[cfg(debug_assertions)]
-fn damage_is_noticed_and_dropped() {
+fn corrupt_blocks_are_detected_and_dropped() {
     let bad = Bad::default();
     let (mut store, container) = store(2, &bad);
     let file = version(1, 1, BLOCK_BYTES);
@@ -264,7 +264,7 @@ fn damage_is_noticed_and_dropped() {
 }
 
 #[test]
-fn what_there_is_no_memory_for_goes_by_weight_and_what_is_lent_when_it_comes_back() {
+fn shrinking_evicts_by_weight_and_loans_on_return() {
     for policy in Kind::ALL {
         let mut store = Store::new(
             Config { capacity: 40 * BLOCK_BYTES, files: 100, policy: policy.policy() },
@@ -293,7 +293,7 @@ fn what_there_is_no_memory_for_goes_by_weight_and_what_is_lent_when_it_comes_bac
         store.audit();
         assert_eq!(held(&store), [4, 0]);
         assert!(!fill(&mut store, other, version(5, 1, 10), 0).unwrap(), "there is no room");
-        store.give_back(loan);
+        store.return_loan(loan);
         store.audit();
         assert_eq!(store.stats().size, 0);
         // And once there is memory again, all is as before.
@@ -311,7 +311,7 @@ fn left(version: Version) -> PlainFile {
 }
 
 #[test]
-fn what_a_predecessor_has_left_is_nobodys() {
+fn adopted_blocks_are_ownerless() {
     let (mut store, container) = store(4, PrivateMemory);
     let (old, new) = (version(1, 7, 3 * BLOCK_BYTES), version(2, 8, 3 * BLOCK_BYTES));
     let all: Vec<BlockIndex> = (0..3).map(BlockIndex).collect();
@@ -337,7 +337,7 @@ fn what_a_predecessor_has_left_is_nobodys() {
 }
 
 #[test]
-fn what_may_be_lent_is_shared_by_weight() {
+fn the_loan_limit_is_shared_by_weight() {
     let mut store =
         Store::new(Config { capacity: 144 * BLOCK_BYTES, files: 1000, policy: S3Fifo::queue }, PrivateMemory);
     // Files of one block, as long as they are lent: how many.
@@ -360,7 +360,7 @@ fn what_may_be_lent_is_shared_by_weight() {
     // Who comes then has nothing of it until it comes back, and then always something.
     let two = store.join(100).unwrap();
     assert_eq!(borrow(&mut store, two).len(), 0);
-    alone.into_iter().for_each(|loan| store.give_back(loan));
+    alone.into_iter().for_each(|loan| store.return_loan(loan));
     let first = borrow(&mut store, one);
     let second = borrow(&mut store, two);
     let again = borrow(&mut store, one);
@@ -369,7 +369,7 @@ fn what_may_be_lent_is_shared_by_weight() {
     store.leave(one).unwrap();
     store.audit();
     assert_eq!(store.stats().lent, 54 * BLOCK_BYTES);
-    first.into_iter().chain(second).for_each(|loan| store.give_back(loan));
+    first.into_iter().chain(second).for_each(|loan| store.return_loan(loan));
     store.audit();
     assert_eq!(store.stats().lent, 0);
     // Half of what is free with half the mean weight, one and a half times as much with one and a half times that.

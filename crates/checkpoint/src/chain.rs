@@ -127,13 +127,13 @@ mod tests {
         }
     }
 
-    fn says<T: std::fmt::Debug>(result: Result<T, Failure>, words: &str) {
+    fn assert_says<T: std::fmt::Debug>(result: Result<T, Failure>, words: &str) {
         let failure = result.unwrap_err();
         assert!(failure.exit_status() == 2 && failure.to_string().contains(words), "{failure}");
     }
 
     #[test]
-    fn chains_have_an_end_and_nobody_stands_on_himself() {
+    fn chains_are_bounded_and_acyclic() {
         let mut there = There(HashMap::new());
         there.make("n0", None).unwrap();
         for at in 1..=PARENTS_MAX {
@@ -141,21 +141,21 @@ mod tests {
         }
         let last = format!("n{PARENTS_MAX}");
         assert_eq!(there.needed(&last).unwrap(), PARENTS_MAX);
-        says(there.make("more", Some(&last)), "that is the most");
-        says(there.make("n3", Some("n3")), "another --name");
-        says(there.make("n1", Some("n3")), "another --name");
-        says(there.make("x", Some("nothing")), "no checkpoint of this name");
+        assert_says(there.make("more", Some(&last)), "that is the most");
+        assert_says(there.make("n3", Some("n3")), "another --name");
+        assert_says(there.make("n1", Some("n3")), "another --name");
+        assert_says(there.make("x", Some("nothing")), "no checkpoint of this name");
         // One that was made again is another one, and one that is gone is none.
         there.make("n2", None).unwrap();
-        says(there.needed("n3"), "another one is there now");
+        assert_says(there.needed("n3"), "another one is there now");
         there.0.remove("n2");
-        says(there.needed("n3"), "not there any more");
-        says(there.make("x", Some("n3")), "not there any more");
+        assert_says(there.needed("n3"), "not there any more");
+        assert_says(there.make("x", Some("n3")), "not there any more");
         assert_eq!(there.needed("n1").unwrap(), 1);
     }
 
     #[test]
-    fn what_others_need_stays() {
+    fn needed_parents_are_not_deleted() {
         let one = |name: &str, parents: &[&str]| {
             let parents = parents.iter().map(|name| (*name).to_owned()).collect();
             CheckpointEntry { name: name.to_owned(), record: Ok(Record { parents, ..of_podman() }) }
@@ -169,8 +169,8 @@ mod tests {
         assert_eq!(free(&["c"]).unwrap(), ["c"]);
         assert_eq!(free(&["a", "d", "b", "c", "a"]).unwrap(), ["c", "b", "a", "d"]);
         assert_eq!(free(&["unclear"]).unwrap(), ["unclear"]);
-        says(free(&["a"]), "b, c cannot be restored without it");
-        says(free(&["a", "c"]), "b cannot be restored without it");
-        says(free(&["b", "d"]), "c cannot be restored without it");
+        assert_says(free(&["a"]), "b, c cannot be restored without it");
+        assert_says(free(&["a", "c"]), "b cannot be restored without it");
+        assert_says(free(&["b", "d"]), "c cannot be restored without it");
     }
 }

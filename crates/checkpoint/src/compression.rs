@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_is_read() {
+    fn compression_values_parse_and_print() {
         for (text, read) in
             [("auto", Compress::Auto), ("none", Compress::None), ("zstd:7", Compress::Zstd(7))]
         {

@@ -198,13 +198,13 @@ mod tests {
     }
 
     #[test]
-    fn this_process_and_what_it_starts_come_last_until_the_end() {
-        alone("comes_last");
+    fn low_priority_covers_child_processes_until_the_end() {
+        alone("child_runs_at_low_priority");
     }
 
     #[test]
     #[ignore = "counts all threads and children: run by another test"]
-    fn comes_last() {
+    fn child_runs_at_low_priority() {
         let (own, usual) = (rustix::thread::gettid(), priority(rustix::thread::gettid()));
         let polite = LowPriority::with(Duration::from_secs(3600));
         let started = started();
@@ -217,13 +217,13 @@ mod tests {
     }
 
     #[test]
-    fn where_processors_are_always_busy_it_does_not_wait_for_ever() {
-        alone("waits_no_more");
+    fn low_priority_ends_on_busy_processors() {
+        alone("child_leaves_low_priority");
     }
 
     #[test]
     #[ignore = "counts all threads and children: run by another test"]
-    fn waits_no_more() {
+    fn child_leaves_low_priority() {
         let usual = priority(rustix::thread::gettid());
         // Others, for whoever has started them has ended.
         let script = "while :; do :; done > /dev/null 2>&1 & echo $!";
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_are_counted_from_the_first_look_on() {
+    fn waits_are_counted_from_the_first_sample() {
         let thread = rustix::thread::gettid();
         let mut waits = Waits::default();
         let ms = |count: u64| count * 1_000_000;

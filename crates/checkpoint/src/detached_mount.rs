@@ -25,7 +25,8 @@ impl DetachedMount {
             tempfile::Builder::new().prefix(".images-").tempdir_in(scratch).map_err(|e| e.to_string())?;
         let place = at.path().to_owned();
         // A namespace of mounts ends with its last thread, however that ends.
-        let mounting = thread::Builder::new().name("mount".to_owned()).spawn(move || made(&place, &options));
+        let mounting =
+            thread::Builder::new().name("mount".to_owned()).spawn(move || mount_detached(&place, &options));
         let mounted = mounting.map_err(|e| e.to_string())?.join();
         let (mounted, dir) = mounted.map_err(|_| "a thread has panicked".to_owned())??;
         let path = format!("/proc/{}/fd/{}", std::process::id(), dir.as_raw_fd()).into();
@@ -39,7 +40,7 @@ impl DetachedMount {
 }
 
 /// Mounts in a namespace of this thread's own: the connection, and the directory.
-fn made(at: &Path, options: &MountOptions) -> Result<(FuseMount, OwnedFd), String> {
+fn mount_detached(at: &Path, options: &MountOptions) -> Result<(FuseMount, OwnedFd), String> {
     unshare_mounts().map_err(|e| format!("no namespace of mounts: {e}"))?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .map_err(|e| format!("mounts of its own: {e}"))?;

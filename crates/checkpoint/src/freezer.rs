@@ -71,7 +71,7 @@ impl Freezer {
     pub(super) fn stop(&self) -> io::Result<()> {
         let done = self.stopped();
         if done.is_err() {
-            let _ = self.go_on();
+            let _ = self.thaw();
         }
         done
     }
@@ -79,7 +79,7 @@ impl Freezer {
     fn stopped(&self) -> io::Result<()> {
         let (begin, mut anew) = (Instant::now(), ANEW);
         self.group.write(true)?;
-        while !self.group.is_still()? {
+        while !self.group.is_frozen()? {
             let waited = begin.elapsed();
             if waited > PATIENCE {
                 return Err(io::ErrorKind::TimedOut.into());
@@ -95,7 +95,7 @@ impl Freezer {
     }
 
     /// Lets them go on.
-    pub(super) fn go_on(&self) -> io::Result<()> {
+    pub(super) fn thaw(&self) -> io::Result<()> {
         self.group.write(false)
     }
 
@@ -172,7 +172,7 @@ impl Group {
         OpenOptions::new().write(true).open(path)?.write_all(word.as_bytes())
     }
 
-    fn is_still(&self) -> io::Result<bool> {
+    fn is_frozen(&self) -> io::Result<bool> {
         Ok(match self {
             Self::First(dir) => fs::read_to_string(dir.join("freezer.state"))?.trim() == "FROZEN",
             Self::Second(dir) => {
@@ -190,7 +190,7 @@ mod tests {
     const HEAD: &str = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid\n";
 
     #[test]
-    fn connections_are_told_from_sockets_that_listen() {
+    fn connections_are_distinguished_from_listening_sockets() {
         let with = |states: &[&str]| {
             let lines = states
                 .iter()
@@ -258,7 +258,7 @@ mod tests {
         fs::write(state.path().join("one/state.json"), text).unwrap();
         let freezer = Freezer::from_runtime_state(state.path(), "one").unwrap();
         freezer.stop().unwrap();
-        assert!(freezer.group.is_still().unwrap());
+        assert!(freezer.group.is_frozen().unwrap());
         let before = scene.time();
         thread::sleep(Duration::from_millis(50));
         assert_eq!(scene.time(), before, "it has gone on");
@@ -269,13 +269,13 @@ mod tests {
                 thread::sleep(LOOK);
             }
         };
-        freezer.go_on().unwrap();
+        freezer.thaw().unwrap();
         goes_on(before);
         // Held, it does not go on when it is let, but when that is taken back.
         freezer.stop().unwrap();
         let before = scene.time();
         freezer.hold();
-        freezer.go_on().unwrap();
+        freezer.thaw().unwrap();
         thread::sleep(Duration::from_millis(50));
         assert_eq!(scene.time(), before, "it has gone on, though it is held");
         freezer.release();
@@ -284,18 +284,18 @@ mod tests {
         let before = scene.time();
         freezer.hold();
         freezer.release();
-        freezer.go_on().unwrap();
+        freezer.thaw().unwrap();
         goes_on(before);
         assert_eq!(Freezer::from_runtime_state(state.path(), "two"), None);
     }
 
     #[test]
-    fn a_group_of_version_1_stops_and_goes_on() {
+    fn a_version_1_group_freezes_and_thaws() {
         stops("/sys/fs/cgroup/freezer", "freezer");
     }
 
     #[test]
-    fn a_group_of_version_2_stops_and_goes_on() {
+    fn a_version_2_group_freezes_and_thaws() {
         let whole = Path::new("/sys/fs/cgroup/cgroup.controllers").is_file();
         stops(if whole { "/sys/fs/cgroup" } else { "/sys/fs/cgroup/unified" }, "");
     }

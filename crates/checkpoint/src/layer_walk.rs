@@ -120,7 +120,11 @@ pub(crate) fn names(dir: BorrowedFd<'_>) -> rustix::io::Result<Vec<OsString>> {
 
 /// From which second on changes of a layer show in the times of its objects, so that a pass over it may come before the one that counts. None: its
 /// filesystem does not tell of all changes.
-pub(super) fn tells_from(layer: &OwnedFd, display: &Path, tells: bool) -> Result<Option<i64>, Failure> {
+pub(super) fn first_detectable_second(
+    layer: &OwnedFd,
+    display: &Path,
+    tells: bool,
+) -> Result<Option<i64>, Failure> {
     let kind = fstatfs(layer).map_err(|e| Failure::at(display, e))?.f_type;
     #[allow(clippy::cast_sign_loss, clippy::unnecessary_cast, reason = "signed on some architectures")]
     if !tells && !TELLING.contains(&(kind as u64)) {
@@ -150,7 +154,7 @@ pub(super) enum CopyError {
 
 impl CopyError {
     /// Whether an object that is being changed looks like this for a moment.
-    pub(super) fn is_passing(e: Errno) -> bool {
+    pub(super) fn is_transient(e: Errno) -> bool {
         matches!(e, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::STALE | Errno::NXIO | Errno::ISDIR)
     }
 }

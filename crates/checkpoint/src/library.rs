@@ -60,7 +60,7 @@ impl Library {
     }
 
     /// That which programs of a container have loaded, wherever they have it from, if they have. `init`: its first process.
-    pub(crate) fn found(group: &Path, init: u32) -> Result<Option<Self>, &'static str> {
+    pub(crate) fn find_loaded(group: &Path, init: u32) -> Result<Option<Self>, &'static str> {
         let mut found: Option<Self> = None;
         let maps = |process: u32| fs::read(format!("/proc/{process}/maps")).unwrap_or_default();
         let processes = processes(group);
@@ -77,7 +77,7 @@ impl Library {
             found = Some(one);
         }
         match found {
-            None if is_there(group) => Err("its programs have libvellum.so loaded under another name"),
+            None if is_mapped(group) => Err("its programs have libvellum.so loaded under another name"),
             found => Ok(found),
         }
     }
@@ -89,13 +89,13 @@ impl Library {
                 "its programs have libvellum.so loaded, which goes away for a checkpoint on x86-64 only",
             );
         }
-        let file = seen_by(init, place)
+        let file = open_in_process(init, place)
             .map_err(|_| "its programs have libvellum.so loaded, which is not to be found any more")?;
         let old = "its programs have libvellum.so of another version loaded, which does not go away for a checkpoint";
         let number = fstat(&file).map_err(|_| old)?.st_ino;
         let mut bytes = Vec::new();
         (&file).take(LIBRARY_MAX).read_to_end(&mut bytes).map_err(|_| old)?;
-        let (function, stack_end) = places(&bytes).ok_or(old)?;
+        let (function, stack_end) = function_range(&bytes).ok_or(old)?;
         let digest = digest(&bytes);
         Ok(Self { file, place: place.to_owned(), digest, number, function, stack_end })
     }
@@ -116,14 +116,14 @@ impl Library {
     }
 
     /// Where a process has it, if it has.
-    fn within(&self, process: u32) -> Option<RemoteFunction> {
-        self.placed(&fs::read(format!("/proc/{process}/maps")).ok()?)
+    fn function_in(&self, process: u32) -> Option<RemoteFunction> {
+        self.function_in_maps(&fs::read(format!("/proc/{process}/maps")).ok()?)
     }
 
-    /// As [`Self::within`], by a table of mappings.
+    /// As [`Self::function_in`], by a table of mappings.
     ///
     /// A program that only reads a file of this name does not call what somebody else has written there, or what lies beside it in memory.
-    fn placed(&self, maps: &[u8]) -> Option<RemoteFunction> {
+    fn function_in_maps(&self, maps: &[u8]) -> Option<RemoteFunction> {
         let text = String::from_utf8_lossy(maps);
         let base = base(&text, self.number)?;
         let at = |place: u64| base.checked_add(place);
@@ -137,7 +137,7 @@ impl Library {
 }
 
 /// The library as a process sees it. No name of the container's leads out.
-fn seen_by(process: u32, place: &Path) -> rustix::io::Result<File> {
+fn open_in_process(process: u32, place: &Path) -> rustix::io::Result<File> {
     let root: OwnedFd = open(
         format!("/proc/{process}/root"),
         OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
@@ -156,7 +156,7 @@ fn seen_by(process: u32, place: &Path) -> rustix::io::Result<File> {
 }
 
 /// Where the function is in a library, from its beginning, and the end of its stack.
-fn places(library: &[u8]) -> Option<(u64, u64)> {
+fn function_range(library: &[u8]) -> Option<(u64, u64)> {
     let elf = ElfFile64::<Endianness>::parse(library).ok()?;
     let begin = elf.segments().map(|segment| segment.address()).min()? & !0xfff;
     let place = |name: &str| elf.dynamic_symbols().find(|symbol| symbol.name() == Ok(name));
@@ -231,13 +231,13 @@ pub fn parse_hostile(bytes: &[u8]) -> bool {
             function: 1 << 12,
             stack_end: 2 << 12,
         };
-        let _ = library.placed(bytes);
+        let _ = library.function_in_maps(bytes);
     }
-    places(bytes).is_some()
+    function_range(bytes).is_some()
 }
 
 /// Whether a process of a container, which stands still, has memory of a service.
-pub(super) fn is_there(group: &Path) -> bool {
+pub(super) fn is_mapped(group: &Path) -> bool {
     let has = |process: u32| {
         let maps = fs::read(format!("/proc/{process}/maps")).unwrap_or_default();
         maps.windows(MEMORY.len()).any(|words| words == MEMORY)
@@ -246,10 +246,10 @@ pub(super) fn is_there(group: &Path) -> bool {
 }
 
 /// Has the library go away from all processes of a container. `init`: its first one; `place`: where they see it.
-pub fn leave(group: &Path, init: u32, place: &Path) -> Result<(), Failure> {
+pub fn detach(group: &Path, init: u32, place: &Path) -> Result<(), Failure> {
     let library = Library::at(init, place).map_err(Failure::system)?;
     for process in processes(group) {
-        if library.within(process).is_some() {
+        if library.function_in(process).is_some() {
             leave_one(group, process, &library)?;
         }
     }
@@ -262,7 +262,7 @@ fn leave_one(group: &Path, process: u32, library: &Library) -> Result<(), Failur
     loop {
         let said = BorrowedThread::stop_process(process).and_then(|mut held| {
             let is_of_group = processes(group).contains(&process);
-            match library.within(process).filter(|_| is_of_group) {
+            match library.function_in(process).filter(|_| is_of_group) {
                 Some(place) => held.call(place, SECONDS),
                 None => Ok(GONE),
             }
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_a_program_runs_of_the_library_is_called() {
+    fn only_executable_mappings_of_the_library_are_called() {
         let maps = |code: &str, of: u32, data: &str| {
             format!(
                 "7f10000000-7f10001000 r--p 00000000 08:01 99    /.vellum/libvellum.so\n\
@@ -323,7 +323,7 @@ mod tests {
                 7f10002000-7f10003000 {data} 00000000 00:00 0 \n"
             )
         };
-        let placed = |maps: String| library().placed(maps.as_bytes());
+        let placed = |maps: String| library().function_in_maps(maps.as_bytes());
         let right = RemoteFunction { function: 0x7f_1000_1010, stack_end: 0x7f_1000_3000 };
         assert_eq!(placed(maps("r-xp", 99, "rw-p")), Some(right));
         // It is read only; code of another file lies behind it; its stack is not to be written to; it ends before.
@@ -339,7 +339,7 @@ mod tests {
 
     /// As if its number had gone to another process after it was listed.
     #[test]
-    fn a_process_that_is_not_of_the_group_is_not_made_to_call_anything() {
+    fn processes_outside_the_group_are_not_called() {
         let dir = tempfile::tempdir().unwrap();
         let (program, listed) = (dir.path().join(LIBRARY), dir.path().join("cgroup.procs"));
         fs::copy("/bin/sleep", &program).unwrap();
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_is_found_by_its_name_wherever_it_is() {
+    fn a_mapped_library_is_found_by_its_name() {
         let maps = b"7f10000000-7f10001000 r-xp 00001000 08:01 98    /opt/notlibvellum.so\n\
             7f10000000-7f10001000 r-xp 00001000 08:01 97    /opt/libvellum.so (deleted)\n\
             7f10000000-7f10001000 r-xp 00001000 08:01 99    /opt/a dir/libvellum.so\n";
@@ -377,12 +377,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_library_of_ours_has_no_such_place() {
+    fn foreign_libraries_have_no_entry_points() {
         for bytes in [&b""[..], b"\x7fELF", &[0; 4096]] {
-            assert_eq!(places(bytes), None);
+            assert_eq!(function_range(bytes), None);
         }
         // A program that has no such function.
         let own = fs::read("/proc/self/exe").unwrap();
-        assert_eq!(places(&own), None);
+        assert_eq!(function_range(&own), None);
     }
 }

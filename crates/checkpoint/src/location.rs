@@ -58,9 +58,9 @@ impl Checkpoints {
         let (sink, how) = match self {
             Self::Directory(directory) => {
                 directory.sweep();
-                directory.making(name, manner)?
+                directory.begin_upper(name, manner)?
             }
-            Self::Zoned(zoned) => zoned.making(name, manner)?,
+            Self::Zoned(zoned) => zoned.begin_upper(name, manner)?,
         };
         ObjectWriter::begin(sink, how, upper, scratch)
     }

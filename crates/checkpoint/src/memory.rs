@@ -5,7 +5,7 @@
 //! dumps and when it restores.
 
 use super::pause::{PausableContainer, last_line};
-use super::precopy::{Precopy, kernel_tells};
+use super::precopy::{Precopy, has_dirty_tracking};
 use super::subject::Subject;
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -40,7 +40,7 @@ fn bytes_of(status: &str) -> u64 {
 }
 
 /// Refuses a container whose memory is not read ahead, if that is asked for.
-pub(super) fn fits(how: Precopy, subject: &dyn Subject) -> Result<(), Failure> {
+pub(super) fn check_precopy(how: Precopy, subject: &dyn Subject) -> Result<(), Failure> {
     match subject.can_be_read_ahead() {
         Err(why) if how == Precopy::Always => Err(Failure::input(format!(
             "container {}: {why}, so its memory is read at once; leave out --memory-ahead always",
@@ -62,9 +62,9 @@ pub(super) struct FirstPass<'a> {
 
 impl FirstPass<'_> {
     /// Whether it is to be made.
-    pub(super) fn is_wanted(&self) -> bool {
+    pub(super) fn is_needed(&self) -> bool {
         let bytes = self.guarded.freezer().map_or(0, |freezer| bytes(freezer.group()));
-        self.how.is_wanted(bytes, kernel_tells)
+        self.how.is_needed(bytes, has_dirty_tracking)
     }
 
     /// Makes it: how long the processes have stood still. None: it was not possible, and nothing is left of it.
@@ -74,7 +74,7 @@ impl FirstPass<'_> {
         fs::create_dir(&images).map_err(failed)?;
         let log = self.work.join(LOG);
         let why = match self.pass(&images)? {
-            None => return Ok(Some(stood_still(&self.work.join(STATS)).unwrap_or_default())),
+            None => return Ok(Some(read_pause(&self.work.join(STATS)).unwrap_or_default())),
             Some(stderr) => criu::explain(&log).unwrap_or_else(|| last_line(&stderr)),
         };
         if self.how == Precopy::Always {
@@ -104,13 +104,13 @@ impl FirstPass<'_> {
 }
 
 /// How long processes have stood still, as CRIU says in a file.
-fn stood_still(file: &Path) -> Option<Duration> {
+fn read_pause(file: &Path) -> Option<Duration> {
     let mut bytes = Vec::new();
     File::open(file).ok()?.take(STATS_MAX).read_to_end(&mut bytes).ok()?;
-    stood_still_by(&bytes)
+    parse_pause(&bytes)
 }
 
-fn stood_still_by(stats: &[u8]) -> Option<Duration> {
+fn parse_pause(stats: &[u8]) -> Option<Duration> {
     let dump = fields(fields(stats.get(STATS_HEAD..)?)?.bytes(1)?)?;
     // Until all of them stood still, and until they went on.
     Some(Duration::from_micros(dump.number(1)?.checked_add(dump.number(2)?)?))
@@ -188,16 +188,16 @@ mod tests {
 
     /// Two magic numbers, a length, and in a message another one: 1469, 867, and more.
     #[test]
-    fn how_long_processes_stood_still_is_read() {
+    fn the_pause_is_read_from_criu_statistics() {
         let dump = [0x08, 0xbd, 0x0b, 0x10, 0xe3, 0x06, 0x18, 0x05, 0x20, 0x80, 0x01];
         let head = [&[0x40; 8][..], &[13, 0, 0, 0]].concat();
         let whole = [&head[..], &[0x0a, 11], &dump].concat();
-        assert_eq!(stood_still_by(&whole), Some(Duration::from_micros(1469 + 867)));
+        assert_eq!(parse_pause(&whole), Some(Duration::from_micros(1469 + 867)));
         for end in 0..whole.len() {
-            let _ = stood_still_by(&whole[..end]);
+            let _ = parse_pause(&whole[..end]);
         }
         for bad in [&[0x0a][..], &[0x0a, 12, 0x08], &[0x0b, 1], &[0x80; 12], &[0x12, 0], &[]] {
-            assert_eq!(stood_still_by(&[&head[..], bad].concat()), None, "{bad:?}");
+            assert_eq!(parse_pause(&[&head[..], bad].concat()), None, "{bad:?}");
         }
     }
 }

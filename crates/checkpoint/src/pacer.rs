@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn beside_others_it_ends() {
+    fn pacing_terminates_beside_other_load() {
         let (mut flushes, dir) = (0, tempfile::tempdir_in("/var/tmp").unwrap());
         let disk = |budget| Disk::of_directory(dir.path(), budget);
         let mut pacing = WritePacer::on(Pace::Auto, dir.path(), disk);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_is_seen_nothing_is_held_back() {
+    fn writes_are_not_paced_where_other_load_is_unknown() {
         let mut flushes = 0;
         let unseen = |_| Err(io::ErrorKind::Unsupported.into());
         let mut pacing = WritePacer::on(Pace::Auto, Path::new("/x"), unseen);

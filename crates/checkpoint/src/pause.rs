@@ -118,20 +118,20 @@ impl PausableContainer {
 
     /// Lets the container go on.
     pub(crate) fn resume(&mut self) -> Result<(), Failure> {
-        self.go_on()?;
+        self.thaw()?;
         self.still = false;
         Ok(())
     }
 
-    fn go_on(&self) -> Result<(), Failure> {
-        match self.freezer.as_ref().map(Freezer::go_on) {
+    fn thaw(&self) -> Result<(), Failure> {
+        match self.freezer.as_ref().map(Freezer::thaw) {
             Some(Ok(())) => Ok(()),
             _ => self.have(&["resume", &self.id]),
         }
     }
 
     /// Has the library go away from its programs, which see it at `place`.
-    pub(crate) fn leave(&self, vellum: &Path, place: &Path) -> Result<(), Failure> {
+    pub(crate) fn detach_library(&self, vellum: &Path, place: &Path) -> Result<(), Failure> {
         let failed = |e: io::Error| Failure::at(vellum, e);
         let freezer = self
             .freezer
@@ -149,8 +149,8 @@ impl PausableContainer {
     }
 
     /// Whether the library has come back meanwhile. The container stands still.
-    pub(crate) fn is_back(&self) -> bool {
-        self.freezer.as_ref().is_none_or(|freezer| library::is_there(freezer.group()))
+    pub(crate) fn is_library_back(&self) -> bool {
+        self.freezer.as_ref().is_none_or(|freezer| library::is_mapped(freezer.group()))
     }
 
     /// Whether a process of the container, which stands still, may have a TCP connection.
@@ -180,7 +180,7 @@ impl PausableContainer {
         killed?;
         self.still = false;
         // What was killed while it stood still ends when it goes on. It may have been let go on already, or be gone.
-        let _ = self.go_on();
+        let _ = self.thaw();
         Ok(())
     }
 
@@ -194,7 +194,7 @@ impl PausableContainer {
 impl Drop for PausableContainer {
     fn drop(&mut self) {
         if self.still
-            && let Err(why) = self.go_on()
+            && let Err(why) = self.thaw()
         {
             // The guard tries it as well.
             tracing::debug!("{why}");
@@ -234,7 +234,7 @@ fn remove_unfinished(unfinished: &Path) {
     // The kernel closes a dead command's files one after the other: the lock later than the pipe, and later than a mount of images.
     let end = Instant::now() + DYING;
     while unfinished.exists() && Instant::now() < end {
-        match LockedDir::existing(unfinished) {
+        match LockedDir::adopt(unfinished) {
             Ok(Some(dead)) => return drop(remove_tree(dead.path())),
             _ => thread::sleep(LOOK),
         }

@@ -39,7 +39,7 @@ impl FromStr for Precopy {
 impl Precopy {
     /// Refuses what this kernel cannot do.
     pub(super) fn check(self) -> Result<(), Failure> {
-        self.check_with(kernel_tells)
+        self.check_with(has_dirty_tracking)
     }
 
     fn check_with(self, tells: impl FnOnce() -> bool) -> Result<(), Failure> {
@@ -52,7 +52,7 @@ impl Precopy {
     }
 
     /// Whether it is to be done with so much memory, if the kernel tells.
-    pub(super) fn is_wanted(self, bytes: u64, tells: impl FnOnce() -> bool) -> bool {
+    pub(super) fn is_needed(self, bytes: u64, tells: impl FnOnce() -> bool) -> bool {
         match self {
             Self::Auto => bytes >= LEAST && tells(),
             Self::None => false,
@@ -62,7 +62,7 @@ impl Precopy {
 }
 
 /// Whether the kernel tells which pages were written: of a new one it says so.
-pub(super) fn kernel_tells() -> bool {
+pub(super) fn has_dirty_tracking() -> bool {
     let page = vec![1_u8; 2 * PAGE as usize];
     let number = page.as_ptr() as u64 / PAGE + 1;
     let mut entry = [0; 8];
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_made_where_the_kernel_tells_and_there_is_much() {
+    fn precopy_runs_for_much_memory_with_dirty_tracking() {
         for (how, bytes, tells, wanted) in [
             (Precopy::Auto, LEAST, true, true),
             (Precopy::Auto, LEAST - 1, true, false),
@@ -84,7 +84,7 @@ mod tests {
             (Precopy::None, LEAST, true, false),
             (Precopy::Always, 0, true, true),
         ] {
-            assert_eq!(how.is_wanted(bytes, || tells), wanted, "{how:?} {bytes} {tells}");
+            assert_eq!(how.is_needed(bytes, || tells), wanted, "{how:?} {bytes} {tells}");
         }
         for (text, how) in [("auto", Precopy::Auto), ("none", Precopy::None), ("always", Precopy::Always)] {
             assert_eq!(text.parse(), Ok(how));

@@ -102,7 +102,7 @@ impl From<Record> for RecordForm {
             ContainerEngine::Podman(described) => (2, None, None, Some(described), None),
             ContainerEngine::Containerd(described) => (3, None, None, None, Some(*described)),
         };
-        let is_far = lowers.as_ref().is_some_and(Lowers::are_far);
+        let is_far = lowers.as_ref().is_some_and(Lowers::are_remote);
         let format = match record.stored_bytes {
             _ if record.pause_ahead_us.is_some() => 6,
             _ if is_far => 5,
@@ -267,7 +267,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_and_nothing_half() {
+    fn records_parse_back_and_truncated_ones_do_not() {
         let record = of_podman();
         let text = serde_json::to_string(&record).unwrap();
         assert_eq!(Record::parse(text.as_bytes(), "x"), Ok(record.clone()));
@@ -293,7 +293,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_packed_says_so() {
+    fn a_packed_checkpoint_has_its_format_version() {
         let record = Record { stored_bytes: Some(7), parents: vec!["one".into()], ..of_podman() };
         let text = serde_json::to_string(&record).unwrap();
         assert!(text.contains("\"format\":4"), "{text}");
@@ -301,7 +301,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn versions_that_know_no_first_pass_over_memory_do_not_restore_what_has_one() {
+    fn a_memory_first_pass_has_its_own_format_version() {
         for stored_bytes in [None, Some(7)] {
             let record = Record { pause_ahead_us: Some(9), stored_bytes, ..of_podman() };
             let text = serde_json::to_string(&record).unwrap();
@@ -312,7 +312,7 @@ pub(super) mod tests {
 
     /// As versions wrote it that knew no podman.
     #[test]
-    fn a_container_of_our_own_is_read_as_before() {
+    fn records_of_vellum_run_are_read() {
         let text = r#"{ "format": 1, "vellum": "0.1.0", "criu": "4.1.1", "container": "one", "taken": 1, "pause_us": 2, "image_bytes": 3,
             "upper_bytes": 4, "upper_objects": 5, "left_running": false, "lowers": { "tree": { "dir": "/image", "fingerprint": "00" } },
             "settings": { "image": { "tree": "/image" }, "lowers": ["/image"], "plan": PLAN, "user": USER, "volumes": [], "pool": null,

@@ -85,19 +85,19 @@ pub fn take(asked: &Take) -> Result<TakeOutcome, Failure> {
         }
         None => Box::new(RunContainer::find(&asked.vellum, asked.state.as_deref(), &asked.container)?),
     };
-    memory::fits(asked.manner.memory, &*subject)?;
+    memory::check_precopy(asked.manner.memory, &*subject)?;
     let criu = criu?;
     let store = asked.to.as_ref().map(|to| Checkpoints::make("--to", to)).transpose()?;
     let lock = subject.lock()?;
     let container = subject.name().to_owned();
     let name = asked.name.as_deref().unwrap_or(&container);
     let (path, beside) = (subject.upper(), subject.scratch());
-    let upper = Upper { path: &path, tells: subject.is_shown() };
+    let upper = Upper { path: &path, tells: subject.has_upper_view() };
     let writer = match &store {
         Some(store) => store.begin(name, upper, &beside, &asked.manner)?,
         None => {
             let how = WriteOptions { compress: asked.manner.compress, ..WriteOptions::default() };
-            ObjectWriter::begin(stream::making()?, how, upper, &beside)?
+            ObjectWriter::begin(stream::begin_upper()?, how, upper, &beside)?
         }
     };
     let mut work = Work { asked, subject: &mut *subject, criu: &criu, lock: &lock };
@@ -159,7 +159,7 @@ impl Work<'_> {
         self.subject.hold()?;
         let dump = Dump::ready(self, guarded, writer.images(), (&work, pause_ahead.is_some()))?;
         let begin = self.stop(guarded)?;
-        if self.subject.is_shown() {
+        if self.subject.has_upper_view() {
             // What is noted of partial files' blocks is another one's to believe only when it is durable.
             sync::sync(&merged)?;
         } else {
@@ -208,7 +208,7 @@ impl Work<'_> {
     ) -> Result<Option<Duration>, Failure> {
         let how = self.asked.manner.memory;
         let ahead = FirstPass { how, criu: self.criu, guarded, images: writer.images(), work };
-        if self.subject.can_be_read_ahead().is_err() || !ahead.is_wanted() {
+        if self.subject.can_be_read_ahead().is_err() || !ahead.is_needed() {
             return Ok(None);
         }
         let paused = ahead.make()?;
@@ -221,11 +221,11 @@ impl Work<'_> {
         let library = self.subject.library().map(Library::place);
         for _ in 0..TURNS {
             if let Some(place) = library {
-                guarded.leave(&self.asked.vellum, place)?;
+                guarded.detach_library(&self.asked.vellum, place)?;
             }
             let begin = Instant::now();
             guarded.pause()?;
-            if library.is_none() || !guarded.is_back() {
+            if library.is_none() || !guarded.is_library_back() {
                 return Ok(begin);
             }
             // A program that has just begun.

@@ -141,7 +141,7 @@ struct Standard(File);
 
 impl Standard {
     /// Waits until it is possible, for somebody may have made it one that does not wait.
-    fn again<T>(
+    fn retry<T>(
         &mut self,
         flags: PollFlags,
         mut what: impl FnMut(&mut File) -> io::Result<T>,
@@ -159,13 +159,13 @@ impl Standard {
 
 impl Read for Standard {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        self.again(PollFlags::IN, |file| file.read(into))
+        self.retry(PollFlags::IN, |file| file.read(into))
     }
 }
 
 impl Write for Standard {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.again(PollFlags::OUT, |file| file.write(bytes))
+        self.retry(PollFlags::OUT, |file| file.write(bytes))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -174,7 +174,7 @@ impl Write for Standard {
 }
 
 /// Begins one to standard output.
-pub(super) fn making() -> Result<Box<dyn ByteSink>, Failure> {
+pub(super) fn begin_upper() -> Result<Box<dyn ByteSink>, Failure> {
     let to = io::stdout();
     if rustix::termios::isatty(&to) {
         return Err(Failure::input(
@@ -235,7 +235,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_sent_is_received_and_nothing_behind_it_is_read(
+        fn the_receiver_reads_the_stream_and_nothing_after_it(
             parts in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..2000), 0..8), behind in 0_usize..50,
         ) {
             let mut bytes = stream(&parts);
@@ -244,7 +244,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_is_cut_or_changed_is_refused(
+        fn a_truncated_or_altered_stream_is_refused(
             parts in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..300), 1..4), at: prop::sample::Index, bit in 0_u8..8,
         ) {
             let bytes = stream(&parts);
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_in_another_order_are_refused_and_large_ones_are_divided() {
+    fn reordered_parts_are_refused_and_large_ones_are_split() {
         let parts = [vec![1; 100], vec![2; 100]];
         let right = stream(&parts);
         let mut other = right[..8].to_vec();

@@ -36,7 +36,7 @@ pub(crate) trait Subject {
     fn upper(&self) -> PathBuf;
 
     /// Whether the upper layer is in a store on a zoned device or on CephFS, and shown as a directory.
-    fn is_shown(&self) -> bool {
+    fn has_upper_view(&self) -> bool {
         false
     }
 
@@ -125,9 +125,9 @@ impl RunContainer {
             },
         };
         let scratch = running.path(".");
-        let shown = match (running.stored(), running.far()) {
+        let shown = match (running.stored(), running.remote_upper()) {
             (Some(layer), _) => Some(UpperView::stored(&layer, &scratch)?),
-            (None, Some(layer)) => Some(UpperView::far(vellum, &layer, &scratch)?),
+            (None, Some(layer)) => Some(UpperView::remote(vellum, &layer, &scratch)?),
             (None, None) => None,
         };
         Ok(Self { running, settings, library, shown })
@@ -159,7 +159,7 @@ impl Subject for RunContainer {
         self.shown.as_ref().map_or_else(|| self.running.upper(), |shown| shown.path().to_owned())
     }
 
-    fn is_shown(&self) -> bool {
+    fn has_upper_view(&self) -> bool {
         self.shown.is_some()
     }
 

@@ -33,7 +33,7 @@ pub(super) fn warn(container: &str, init: u32) {
     };
     let mut lost = UnsavedAttributes::default();
     let mut left = OBJECTS_MAX;
-    for mount in own(mounts(&init.to_string()), &mounts("self")) {
+    for mount in container_mounts(mounts(&init.to_string()), &mounts("self")) {
         look(&root, &mount, &mut lost, &mut left);
     }
     if lost.files > 0 {
@@ -47,7 +47,7 @@ pub(super) fn warn(container: &str, init: u32) {
 }
 
 /// The filesystems in memory that are the container's alone: CRIU keeps no others.
-fn own(all: Vec<Mount>, host: &[Mount]) -> Vec<Mount> {
+fn container_mounts(all: Vec<Mount>, host: &[Mount]) -> Vec<Mount> {
     let of_host: Vec<&str> = host.iter().map(|mount| &*mount.device).collect();
     let is_own = |mount: &Mount| {
         mount.fs_type == "tmpfs" && mount.root == Path::new("/") && !of_host.contains(&&*mount.device)
@@ -78,7 +78,7 @@ fn look_below(top: &OwnedFd, point: &Path, lost: &mut UnsavedAttributes, left: &
     let mut names = vec![0; LIST_MAX];
     let mut is_lost = |of: XattrTarget<'_>| {
         let len = Real.list_xattr(of, &mut names).unwrap_or(0);
-        names.get(..len).unwrap_or_default().split(|byte| *byte == 0).any(is_not_kept)
+        names.get(..len).unwrap_or_default().split(|byte| *byte == 0).any(is_unsaved_attribute)
     };
     let mut note = |path: &Path| {
         lost.files += 1;
@@ -112,7 +112,7 @@ fn look_below(top: &OwnedFd, point: &Path, lost: &mut UnsavedAttributes, left: &
 }
 
 /// Labels of security modules are given anew by those.
-fn is_not_kept(name: &[u8]) -> bool {
+fn is_unsaved_attribute(name: &[u8]) -> bool {
     let kinds: [&[u8]; 4] = [b"system.posix_acl_", b"security.capability", b"user.", b"trusted."];
     kinds.iter().any(|kind| name.starts_with(kind))
 }
@@ -124,19 +124,21 @@ mod tests {
     use vellum_service::mounts::mountpoint::parse_mounts;
 
     #[test]
-    fn only_the_container_s_own_are_looked_at() {
+    fn only_the_containers_own_tmpfs_mounts_are_examined() {
         let host = b"20 1 0:5 / /run rw - tmpfs tmpfs rw\n";
         let table = b"30 1 0:5 / /run rw - tmpfs tmpfs rw\n31 1 0:6 / /dev/shm rw - tmpfs shm rw\n32 1 0:7 /x /etc/hosts rw - tmpfs t rw\n\
                       33 1 8:1 / / rw - ext4 d rw\n";
-        let points: Vec<PathBuf> =
-            own(parse_mounts(table), &parse_mounts(host)).into_iter().map(|mount| mount.point).collect();
+        let points: Vec<PathBuf> = container_mounts(parse_mounts(table), &parse_mounts(host))
+            .into_iter()
+            .map(|mount| mount.point)
+            .collect();
         assert_eq!(points, [PathBuf::from("/dev/shm")]);
         assert_eq!(number("0:6"), Some(makedev(0, 6)));
         assert_eq!(number("6"), None);
     }
 
     #[test]
-    fn what_has_attributes_is_found_however_deep() {
+    fn files_with_attributes_are_found_at_any_depth() {
         let dir = tempfile::tempdir_in("/var/tmp").unwrap();
         let deep = dir.path().join("a/b");
         std::fs::create_dir_all(&deep).unwrap();
@@ -164,7 +166,7 @@ mod tests {
             (b"security.selinux", false),
             (b"", false),
         ] {
-            assert_eq!(is_not_kept(name), is_it);
+            assert_eq!(is_unsaved_attribute(name), is_it);
         }
     }
 }

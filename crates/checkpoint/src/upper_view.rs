@@ -17,7 +17,7 @@ use vellum_fuse::{FuseMount, MountOptions};
 use vellum_service::Failure;
 use vellum_service::layers::ceph::CephLayer;
 use vellum_service::layers::zoned::ZonedLayer;
-use vellum_service::store_door::{ConnectOutcome, Door};
+use vellum_service::store_server::{ConnectOutcome, StoreClient};
 
 /// The subcommand of `vellum` that shows a layer on CephFS.
 pub const SHOWS: &str = "internal-show";
@@ -52,18 +52,18 @@ impl UpperView {
         let failed = |why: &dyn std::fmt::Display| {
             Failure::system(format!("upper layer {layer}: its service does not show it: {why}"))
         };
-        let door = match Door::knock(layer.device(), false) {
-            ConnectOutcome::In(door) => door,
+        let client = match StoreClient::connect(layer.device(), false) {
+            ConnectOutcome::In(client) => client,
             ConnectOutcome::Nobody => return Err(failed(&"it has ended, or lets nobody in")),
             ConnectOutcome::No(why) => return Err(failed(&why)),
         };
         let (apart, mounted) = mounted(scratch).map_err(|e| failed(&e))?;
-        door.show(layer.path().as_os_str().as_bytes(), mounted.device.as_fd()).map_err(|e| failed(&e))?;
+        client.show(layer.path().as_os_str().as_bytes(), mounted.device.as_fd()).map_err(|e| failed(&e))?;
         Ok(Self { apart: Some(apart), child: None })
     }
 
     /// Has `vellum` show one on CephFS. As [`Self::stored`].
-    pub(super) fn far(vellum: &Path, layer: &CephLayer, scratch: &Path) -> Result<Self, Failure> {
+    pub(super) fn remote(vellum: &Path, layer: &CephLayer, scratch: &Path) -> Result<Self, Failure> {
         let failed = |why: &dyn std::fmt::Display| Failure::system(format!("upper layer {layer}: {why}"));
         let name = serde_json::to_string(layer).map_err(|e| failed(&e))?;
         let (apart, FuseMount { device, .. }) = mounted(scratch).map_err(|e| failed(&e))?;

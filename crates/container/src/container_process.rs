@@ -33,7 +33,7 @@ impl State {
     pub fn running(&self, id: &str) -> Result<ContainerProcess, Failure> {
         let path = self.containers().join(plain_name("container", id)?);
         // Who can have it finds a dead one, or none.
-        let owner_lives = path.is_dir() && matches!(LockedDir::existing(&path), Ok(None));
+        let owner_lives = path.is_dir() && matches!(LockedDir::adopt(&path), Ok(None));
         if !owner_lives {
             return Err(Failure::input(format!(
                 "container {id}: none of this name is running; {}",
@@ -49,7 +49,7 @@ impl State {
     fn others(&self) -> String {
         let mut names: Vec<String> = Vec::new();
         for entry in fs::read_dir(self.containers()).into_iter().flatten().flatten() {
-            if matches!(LockedDir::existing(&entry.path()), Ok(None)) {
+            if matches!(LockedDir::adopt(&entry.path()), Ok(None)) {
                 names.push(entry.file_name().to_string_lossy().into_owned());
             }
         }
@@ -68,11 +68,11 @@ impl State {
 fn started(path: &Path, id: &str) -> Option<ContainerProcess> {
     let dir = fs::read_dir(path).ok()?.next()?.ok()?.path();
     let running = ContainerProcess { id: id.to_owned(), runtime: StateDir::runtime_of(&dir)?, dir };
-    is_known(&running.runtime_state().join(id)).then_some(running)
+    has_runtime_state(&running.runtime_state().join(id)).then_some(running)
 }
 
 /// Whether a runtime has written down that there is a container, where it keeps what it knows of it.
-pub(super) fn is_known(known: &Path) -> bool {
+pub(super) fn has_runtime_state(known: &Path) -> bool {
     // Of runc, and of crun.
     ["state.json", "status"].iter().any(|name| known.join(name).exists())
 }
@@ -108,8 +108,8 @@ impl ContainerProcess {
     }
 
     /// Its upper layer, if that is on CephFS.
-    pub fn far(&self) -> Option<CephLayer> {
-        StateDir::far_of(&self.dir)
+    pub fn remote_upper(&self) -> Option<CephLayer> {
+        StateDir::remote_upper_of(&self.dir)
     }
 
     /// Where its runtime keeps what it knows.

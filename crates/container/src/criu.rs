@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_went_wrong_is_said_in_one_line() {
+    fn criu_errors_are_explained_in_one_line() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("dump.log");
         assert_eq!(explain(&log), None);

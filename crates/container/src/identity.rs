@@ -88,7 +88,7 @@ impl Lowers {
     }
 
     /// Whether they were on CephFS.
-    pub const fn are_far(&self) -> bool {
+    pub const fn are_remote(&self) -> bool {
         matches!(self, Self::FarTree { .. } | Self::FarLayout { .. })
     }
 
@@ -102,7 +102,7 @@ impl Lowers {
         }
     }
 
-    const fn known(&self) -> LayerIdentity<'_> {
+    const fn as_identity(&self) -> LayerIdentity<'_> {
         match self {
             Self::Tree { fingerprint, .. } | Self::FarTree { fingerprint, .. } => {
                 LayerIdentity::Fingerprint(fingerprint.as_str())
@@ -122,7 +122,7 @@ impl Lowers {
         stop: &dyn Fn() -> bool,
     ) -> Result<Option<Vec<LayerSource>>, Failure> {
         let here = |dirs: Vec<PathBuf>| dirs.into_iter().map(LayerSource::from).collect();
-        match self.known() {
+        match self.as_identity() {
             LayerIdentity::Fingerprint(wanted) => same_tree(image, wanted).map(|tree| Some(vec![tree])),
             LayerIdentity::Digests(digests) => {
                 if let Some(there) = store.present(digests) {
@@ -175,7 +175,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     #[test]
-    fn a_tree_that_has_changed_is_another_one() {
+    fn a_changed_tree_has_another_identity() {
         let dir = tempfile::tempdir().unwrap();
         let (tree, store) = (dir.path().join("tree"), LayerStore::at(dir.path().join("layers")));
         fs::create_dir_all(tree.join("a/b")).unwrap();

@@ -42,7 +42,7 @@ pub use restore::{Restore, SavedContainer, restore};
 pub use run::{ContainerExit, RUN_FILES, Request, run};
 pub use runtime::{Kind, Runtime, in_path};
 pub use settings::{Image, Settings};
-pub use state::{State, own, plain_name, random_name};
+pub use state::{State, check_owner, plain_name, random_name};
 pub use volume::Volume;
 
 /// The exit status when Vellum itself or the runtime failed, as podman has it.

@@ -1,6 +1,6 @@
 //! Containers as somebody else sees them, and the end of those that nobody else ends.
 
-use super::container_process::is_known;
+use super::container_process::has_runtime_state;
 use super::settings::Settings;
 use super::state::{State, StateDir, discard_all, plain_name};
 use super::union::SERVICE_WAIT;
@@ -53,7 +53,7 @@ impl Manager {
 
 /// The containers that are there. `state`: the directory for containers that was asked for.
 pub fn list(state: Option<&Path>) -> Result<Vec<ContainerEntry>, Failure> {
-    let Some(state) = State::existing(state)? else { return Ok(Vec::new()) };
+    let Some(state) = State::open_existing(state)? else { return Ok(Vec::new()) };
     let containers = state.containers();
     let failed = |e| Failure::at(&containers, e);
     let mut all = Vec::new();
@@ -73,7 +73,7 @@ pub fn list(state: Option<&Path>) -> Result<Vec<ContainerEntry>, Failure> {
 fn listed(name: &str, dir: &Path, state: Manager) -> Option<ContainerEntry> {
     let created = dir.metadata().and_then(|meta| meta.created().or_else(|_| meta.modified())).ok()?;
     let known = StateDir::runtime_state_of(dir);
-    let runtime = StateDir::runtime_of(dir).filter(|_| is_known(&known.join(name)));
+    let runtime = StateDir::runtime_of(dir).filter(|_| has_runtime_state(&known.join(name)));
     Some(ContainerEntry {
         name: name.to_owned(),
         state,
@@ -96,11 +96,12 @@ pub fn remove(state: Option<&Path>, name: &str, force: bool) -> Result<(), Failu
             "only root can end containers, of the host or of a user namespace; try podman unshare vellum rm {id}"
         )));
     }
-    let path = State::existing(state)?.map(|state| state.containers().join(id)).filter(|path| path.is_dir());
+    let path =
+        State::open_existing(state)?.map(|state| state.containers().join(id)).filter(|path| path.is_dir());
     let path = path.ok_or_else(|| {
         Failure::input(format!("container {id}: there is none of this name; vellum ps shows which there are"))
     })?;
-    let owned = || LockedDir::existing(&path).map_err(|e| Failure::at(&path, e));
+    let owned = || LockedDir::adopt(&path).map_err(|e| Failure::at(&path, e));
     let begin = Instant::now();
     // A command that only looks has the lock for a moment.
     while begin.elapsed() < LOOK {
@@ -144,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_is_listed_and_taken_away() {
+    fn leftover_containers_are_listed_and_removed() {
         if !rustix::process::geteuid().is_root() {
             return println!("SKIPPED: needs root, as vellum rm does");
         }

@@ -42,7 +42,7 @@ pub(super) fn name(state: &Path, id: &str) -> String {
 
 /// The place of a container whose group is called `id`.
 pub(super) fn place(pool: Option<&Pool>, id: &str, runtime: &Runtime) -> Result<Placement, Failure> {
-    let hierarchies = Hierarchies::here()?;
+    let hierarchies = Hierarchies::detect()?;
     let writable = |top: &Path| access(top, Access::WRITE_OK).is_ok();
     let may_make = vellum_pool::privilege::is_host_root()
         && hierarchies.tops().next().is_some()
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_is_where_its_pool_is() {
+    fn a_container_belongs_to_the_pool_of_its_directory() {
         let (host, crun, runc) = (|may_make, unified| Host { may_make, unified }, Kind::Crun, Kind::Other);
         let of = |pool, kind, host| {
             let placed = placed(pool, "id", kind, host);

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_shown_unless_there_is_something() {
+    fn a_missing_library_adds_no_mounts() {
         let mut env = vec!["A=b".to_owned()];
         assert_eq!(Preload::default().mounts(), []);
         Preload::default().apply(&mut env);

@@ -20,7 +20,7 @@ pub(super) struct CephUpper {
 }
 
 /// A note that is not whole was being written when its writer died: then nothing has been made there.
-pub(super) fn far_note(dir: &Path) -> Option<CephUpper> {
+pub(super) fn read_remote_upper(dir: &Path) -> Option<CephUpper> {
     serde_json::from_slice(&fs::read(dir.join(FAR_NOTE)).ok()?).ok()
 }
 
@@ -32,7 +32,7 @@ pub(super) struct ZonedUpper {
     pub(super) work: ZonedLayer,
 }
 
-/// As [`far_note`].
+/// As [`read_remote_upper`].
 pub(super) fn stored_note(dir: &Path) -> Option<ZonedUpper> {
     serde_json::from_slice(&fs::read(dir.join(STORED_NOTE)).ok()?).ok()
 }

@@ -57,7 +57,7 @@ pub trait SavedContainer: Debug {
     fn file(&self, name: &str) -> Result<Option<Vec<u8>>, Failure>;
 
     /// Why CRIU could not read from that directory.
-    fn trouble(&self) -> Option<String>;
+    fn read_failure(&self) -> Option<String>;
 
     /// A directory that CRIU reads from. `scratch`: a directory where something may be made for a moment. When `restored` is there and nobody reads
     /// any more, none will.
@@ -106,7 +106,7 @@ pub fn restore(
             "checkpoint {shown}: the container has a terminal, and here is none; call vellum restore in one"
         )));
     }
-    if let Some(gone) = settings.volumes.iter().find(|volume| !volume.is_there()) {
+    if let Some(gone) = settings.volumes.iter().find(|volume| !volume.exists()) {
         return Err(Failure::input(format!(
             "checkpoint {shown}: the container sees {}, which is not there; make it first",
             gone.source().display()
@@ -116,16 +116,16 @@ pub fn restore(
     let pool = asked.pool.clone().or(named);
     let pool = pool.map(|name| Pool::open(&Store::of_user()?, &name)).transpose()?;
     if let Some(pool) = &pool {
-        resume.fits(Some(pool))?;
+        resume.check_pool(Some(pool))?;
     }
     let usual = pool.as_ref().map(|pool| pool.settings().cluster()).unwrap_or_default();
     let image = asked.image.clone().unwrap_or_else(|| resume.lowers.source());
-    let image = image.found_by(&usual).map_err(|why| why.context(format!("checkpoint {shown}")))?;
+    let image = image.resolve_with(&usual).map_err(|why| why.context(format!("checkpoint {shown}")))?;
     let request = resume.request(asked, image.clone());
     let signals = Signals::watch()?;
     let state = State::open(asked.state.as_deref())?;
     state.sweep();
-    let lowers = resume.lowers.layers(&image, &state.layers(), &|| signals.came().is_some());
+    let lowers = resume.lowers.layers(&image, &state.layers(), &|| signals.pending().is_some());
     let Some(lowers) = lowers.map_err(|why| why.context(format!("checkpoint {shown}")))? else {
         return Ok(ContainerExit { status: interrupted(&signals), said: None });
     };
@@ -142,7 +142,7 @@ pub fn restore(
         signals: &signals,
         resume: Some(&resume),
     };
-    start.through(place, lowers)
+    start.run_to_end(place, lowers)
 }
 
 /// The runtime that restores: runc, unless another one is named.
@@ -168,7 +168,7 @@ impl Resume<'_> {
     }
 
     /// Refuses a pool in which its ids would be others, for its files and its processes have them.
-    pub(super) fn fits(&self, pool: Option<&Pool>) -> Result<(), Failure> {
+    pub(super) fn check_pool(&self, pool: Option<&Pool>) -> Result<(), Failure> {
         let ids = pool.map_or(Ok(None), Pool::ids)?.map(|ids| ids.to_string());
         let had = &self.settings.ids;
         if ids == *had {
@@ -280,7 +280,7 @@ impl Resume<'_> {
 
     /// Why it does not go on, as CRIU has it.
     pub(super) fn failure(&self, place: &StateDir) -> Option<String> {
-        let why = self.saved.trouble().or_else(|| explain(&place.path(WORK).join(LOG)))?;
+        let why = self.saved.read_failure().or_else(|| explain(&place.path(WORK).join(LOG)))?;
         Some(format!("checkpoint {}: cannot be restored: {why}", self.saved.display()))
     }
 }

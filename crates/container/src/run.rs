@@ -94,7 +94,7 @@ pub fn run(request: &Request) -> Result<ContainerExit, Failure> {
         Source::Far(_) | Source::FarLayout(_) => None,
     };
     let pool = request.pool.as_ref().map(|name| Pool::open(&Store::of_user()?, name)).transpose()?;
-    let mut keep = request.upper.as_ref().map(kept).transpose()?;
+    let mut keep = request.upper.as_ref().map(saved_upper).transpose()?;
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::input(
             "only root can run containers, of the host or of a user namespace; try podman unshare vellum run ...",
@@ -105,9 +105,9 @@ pub fn run(request: &Request) -> Result<ContainerExit, Failure> {
     state.sweep();
     let pool = claimed(pool, &request.image, keep.as_ref(), &state)?;
     let usual = pool.as_ref().map(|pool| pool.settings().cluster()).unwrap_or_default();
-    let source = request.image.found_by(&usual)?;
+    let source = request.image.resolve_with(&usual)?;
     if let Some(SavedUpper::Far(layer)) = &mut keep {
-        *layer = layer.found_by(&usual)?;
+        *layer = layer.resolve_with(&usual)?;
     }
     let image = here.map_or_else(|| ResolvedImage::resolve(&source), Ok)?;
     let mut own = vec!["container=vellum".to_owned(), format!("HOSTNAME={hostname}")];
@@ -115,13 +115,13 @@ pub fn run(request: &Request) -> Result<ContainerExit, Failure> {
         own.push("TERM=xterm".to_owned());
     }
     let plan = process::plan(&image.defaults(), &request.asked, &own, |name| std::env::var(name).ok())?;
-    let Some(lowers) = image.lowers(&state.layers(), &|| signals.came().is_some())? else {
+    let Some(lowers) = image.lowers(&state.layers(), &|| signals.pending().is_some())? else {
         return Ok(ContainerExit { status: interrupted(&signals), said: None });
     };
     let place = state.place(&id)?;
     let (image, signals) = (source.into(), &signals);
     Start { request, image, runtime, plan, hostname, terminal, keep, pool, signals, resume: None }
-        .through(place, lowers)
+        .run_to_end(place, lowers)
 }
 
 /// Whether the command gets a terminal: it is shown in ours, so there has to be one.
@@ -138,7 +138,7 @@ fn terminal(asked: Option<bool>) -> Result<bool, Failure> {
 
 /// As a shell sees a command that a signal has ended.
 pub(super) fn interrupted(signals: &Signals) -> u8 {
-    let signal = signals.came().and_then(|signal| u8::try_from(signal).ok());
+    let signal = signals.pending().and_then(|signal| u8::try_from(signal).ok());
     128_u8.saturating_add(signal.unwrap_or(0))
 }
 
@@ -187,7 +187,7 @@ fn claimed(
 }
 
 /// Where it is to be; on CephFS, as far as was said.
-fn kept(upper: &LayerSource) -> Result<SavedUpper, Failure> {
+fn saved_upper(upper: &LayerSource) -> Result<SavedUpper, Failure> {
     let upper = match upper {
         LayerSource::Ceph(layer) => return Ok(SavedUpper::Far(layer.clone())),
         LayerSource::Zoned(layer) => {
@@ -230,7 +230,11 @@ pub(super) struct Start<'a> {
 
 impl Start<'_> {
     /// Runs it, and takes its directory away.
-    pub(super) fn through(self, place: StateDir, lowers: Vec<LayerSource>) -> Result<ContainerExit, Failure> {
+    pub(super) fn run_to_end(
+        self,
+        place: StateDir,
+        lowers: Vec<LayerSource>,
+    ) -> Result<ContainerExit, Failure> {
         let signals = self.signals;
         let ended = self.go(&place, lowers);
         if let Err(why) = place.discard() {
@@ -258,7 +262,7 @@ impl Start<'_> {
         if let Some(resume) = self.resume {
             resume.upper(&place.upper())?;
         } else if let (None, Some(top)) = (&self.keep, lowers.first()) {
-            union::resemble(&place.upper(), top)?;
+            union::copy_root_attributes(&place.upper(), top)?;
         }
         let here = upper.clone();
         let layers: Vec<&Path> =
@@ -266,7 +270,7 @@ impl Start<'_> {
         self.claim(&layers)?;
         let pool = self.pool.as_ref();
         if let Some(resume) = self.resume {
-            resume.fits(pool)?;
+            resume.check_pool(pool)?;
         }
         let ids = pool.map_or(Ok(None), Pool::ids)?;
         if let Some(ids) = ids {
@@ -435,7 +439,7 @@ impl Start<'_> {
         if let Some(device) = own_device(io::stderr()) {
             command.stderr(device);
         }
-        if self.signals.came().is_some() {
+        if self.signals.pending().is_some() {
             return Ok(None);
         }
         let program = self.runtime.program().display();

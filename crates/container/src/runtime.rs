@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_runtime_that_is_not_there_is_named() {
+    fn a_missing_runtime_is_named_in_the_error() {
         let dir = tempfile::tempdir().unwrap();
         let missing = dir.path().join("crun").display().to_string();
         for name in ["no-such-runtime", missing.as_str(), "/"] {
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_runtime_says_is_understood() {
+    fn runtime_errors_are_parsed() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("log");
         assert_eq!(refusal(&log), None);

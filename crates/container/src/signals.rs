@@ -46,7 +46,7 @@ impl Signals {
     }
 
     /// The signal that has come, if any.
-    pub(super) fn came(&self) -> Option<i32> {
+    pub(super) fn pending(&self) -> Option<i32> {
         Some(self.last.load(Ordering::SeqCst)).filter(|signal| *signal != 0)
     }
 
@@ -57,7 +57,7 @@ impl Signals {
         let Some(Ok(handle)) = pid.map(|pid| pidfd_open(pid, PidfdFlags::empty())) else { return };
         let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
         let new = child.insert(Child { handle, at_keyboard });
-        if let Some(signal) = self.came() {
+        if let Some(signal) = self.pending() {
             pass(Some(new), signal);
         }
     }

@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_takes_the_place_of_our_file() {
+    fn a_volume_replaces_a_generated_file() {
         let (plan, root, preload) = (plan("sh"), User::default(), Preload::default());
         let files =
             [(PathBuf::from("/s/hosts"), "/etc/hosts"), (PathBuf::from("/s/hostname"), "/etc/hostname")];
@@ -356,7 +356,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(
+        fn a_written_value_parses_back(
             text in "\\PC{0,20}", args in proptest::collection::vec("\\PC{0,12}", 0..5),
             ids in proptest::collection::vec(any::<u32>(), 2..6), flags in any::<[bool; 6]>(), place in "/[a-z/ :,]{0,12}",
         ) {

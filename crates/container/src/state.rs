@@ -1,7 +1,7 @@
 //! What belongs to a container while it is there: one directory, locked by who runs it. Whoever comes next takes away what a killed
 //! one has left.
 
-use super::remote_upper::{CephUpper, FAR_NOTE, STORED_NOTE, ZonedUpper, far_note, stored_note};
+use super::remote_upper::{CephUpper, FAR_NOTE, STORED_NOTE, ZonedUpper, read_remote_upper, stored_note};
 use super::runtime::Runtime;
 use super::union::{self, SERVICE_WAIT};
 use crate::image::LayerStore;
@@ -79,12 +79,12 @@ impl State {
         };
         fs::DirBuilder::new().recursive(true).mode(0o755).create(&dir).map_err(failed)?;
         let dir = dir.canonicalize().map_err(failed)?;
-        own("--state", &dir)?;
+        check_owner("--state", &dir)?;
         for name in [CONTAINERS, LAYERS] {
             // Nobody else's: layers have programs of other owners with all their privileges.
             let path = dir.join(name);
             fs::DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(failed)?;
-            own("--state", &path)?;
+            check_owner("--state", &path)?;
         }
         if dir.to_str().is_none() {
             return Err(Failure::input(format!(
@@ -96,7 +96,7 @@ impl State {
     }
 
     /// As [`Self::open`], where there is one; a question makes nothing. None: the user has never had any.
-    pub(super) fn existing(asked: Option<&Path>) -> Result<Option<Self>, Failure> {
+    pub(super) fn open_existing(asked: Option<&Path>) -> Result<Option<Self>, Failure> {
         let dir = Self::directory_of(asked)?;
         match (dir.join(CONTAINERS).symlink_metadata(), asked) {
             (Ok(_), _) => Self::open(asked).map(Some),
@@ -141,7 +141,7 @@ impl State {
     pub(super) fn sweep(&self) {
         self.layers().sweep();
         for entry in fs::read_dir(self.dir.join(CONTAINERS)).into_iter().flatten().flatten() {
-            let Ok(Some(owned)) = LockedDir::existing(&entry.path()) else { continue };
+            let Ok(Some(owned)) = LockedDir::adopt(&entry.path()) else { continue };
             let id = entry.file_name().to_string_lossy().into_owned();
             tracing::info!("taking away what is left of container {id}");
             if let Err(why) = discard_all(owned, &id, SWEEP_WAIT) {
@@ -173,7 +173,7 @@ impl State {
 /// Sees to it that nobody else puts anything into a directory that is believed: what is in it says which programs run, and what is
 /// removed. A sticky directory is refused, too: others make names in it, and lock it.
 /// `option`: what has named it; empty: nothing.
-pub fn own(option: &str, dir: &Path) -> Result<(), Failure> {
+pub fn check_owner(option: &str, dir: &Path) -> Result<(), Failure> {
     let shown = dir.display();
     let what = if option.is_empty() { format!("{shown}") } else { format!("option {option} {shown}") };
     let meta = fs::symlink_metadata(dir).map_err(|e| Failure::input(what.as_str()).because(e))?;
@@ -201,7 +201,7 @@ pub fn own(option: &str, dir: &Path) -> Result<(), Failure> {
 /// Takes a container's directory away with all that is in it.
 pub(super) fn discard_all(owned: LockedDir, id: &str, patience: Duration) -> Result<(), Failure> {
     for entry in fs::read_dir(owned.path()).into_iter().flatten().flatten() {
-        take_away(&entry.path(), id, patience)?;
+        remove_run(&entry.path(), id, patience)?;
     }
     remove_tree(owned.path()).map_err(|e| Failure::at(owned.path(), e))
 }
@@ -210,10 +210,10 @@ pub(super) fn discard_all(owned: LockedDir, id: &str, patience: Duration) -> Res
 const RUNC_MOUNT: &str = "criu-root";
 
 /// Takes away what one run of a container has made: what still runs, the mount, the directory. Nothing is removed that is still served.
-fn take_away(dir: &Path, id: &str, patience: Duration) -> Result<(), Failure> {
+fn remove_run(dir: &Path, id: &str, patience: Duration) -> Result<(), Failure> {
     let known = dir.join(RUNTIME_STATE);
     // A runtime that was killed before it had written down that there is a container does not end it.
-    let is_known = super::container_process::is_known(&known.join(id));
+    let is_known = super::container_process::has_runtime_state(&known.join(id));
     if let Some(program) = note(dir, RUNTIME_NOTE).filter(|_| known.join(id).exists()) {
         // A runc that was killed while it restored has the tree mounted there a second time.
         let left = known.join(id).join(RUNC_MOUNT);
@@ -229,7 +229,7 @@ fn take_away(dir: &Path, id: &str, patience: Duration) -> Result<(), Failure> {
         end_group(dir, patience);
     }
     let merged = dir.join(super::spec::ROOT);
-    let far = far_note(dir);
+    let far = read_remote_upper(dir);
     // One client for all that is to be done there.
     let beside = far.as_ref().and_then(|far| far.work.parent()).map(|beside| beside.visit()).transpose()?;
     let (kept, stored) = (note(dir, UPPER_NOTE), stored_note(dir));
@@ -239,7 +239,7 @@ fn take_away(dir: &Path, id: &str, patience: Duration) -> Result<(), Failure> {
         (None, Some(stored)) => LayerSource::Zoned(stored.upper),
         (None, None) => kept.unwrap_or_else(|| dir.join(UPPER)).into(),
     };
-    let ended = || union::take_away(&merged, &upper, is_kept, patience);
+    let ended = || union::unmount_and_wait(&merged, &upper, is_kept, patience);
     let mut right = ended()?;
     // Before anything in here is removed, and not by that: what is mounted there is not ours to remove.
     for _ in 0..ATTEMPTS {
@@ -278,7 +278,7 @@ fn end_group(dir: &Path, patience: Duration) {
     let Some(group) = note(dir, GROUP_NOTE) else { return };
     while !group_is_gone(dir) && begin.elapsed() < patience + END_WAIT {
         if begin.elapsed() > patience
-            && let Some(hierarchies) = hierarchies.get_or_insert_with(|| Hierarchies::here().ok())
+            && let Some(hierarchies) = hierarchies.get_or_insert_with(|| Hierarchies::detect().ok())
         {
             hierarchies.end(&group);
         }
@@ -289,7 +289,7 @@ fn end_group(dir: &Path, patience: Duration) {
 /// Removes the control group that a runtime has made and, killed before it knew of the container, does not remove.
 fn group_is_gone(dir: &Path) -> bool {
     note(dir, GROUP_NOTE)
-        .zip(Hierarchies::here().ok())
+        .zip(Hierarchies::detect().ok())
         .is_none_or(|(group, hierarchies)| hierarchies.remove(&group))
 }
 
@@ -364,8 +364,8 @@ impl StateDir {
     }
 
     /// As [`Self::upper_of`], where it is on CephFS.
-    pub(super) fn far_of(dir: &Path) -> Option<CephLayer> {
-        far_note(dir).map(|far| far.upper)
+    pub(super) fn remote_upper_of(dir: &Path) -> Option<CephLayer> {
+        read_remote_upper(dir).map(|far| far.upper)
     }
 
     /// The directory for unfinished work.
@@ -375,7 +375,7 @@ impl StateDir {
 
     /// The upper layer and its work directory as layers, wherever they lie.
     pub(super) fn layers(&self) -> (LayerSource, LayerSource) {
-        match (far_note(&self.dir), stored_note(&self.dir)) {
+        match (read_remote_upper(&self.dir), stored_note(&self.dir)) {
             (Some(CephUpper { upper, work }), _) => (LayerSource::Ceph(upper), LayerSource::Ceph(work)),
             (None, Some(ZonedUpper { upper, work })) => (LayerSource::Zoned(upper), LayerSource::Zoned(work)),
             (None, None) => (self.upper().into(), self.work().into()),
@@ -401,7 +401,7 @@ impl StateDir {
                 take_note(UPPER_NOTE, upper)?;
                 take_note(WORK_NOTE, &upper.with_file_name(name))?;
             }
-            Some(SavedUpper::Far(upper)) => return self.make_far(upper, &beside),
+            Some(SavedUpper::Far(upper)) => return self.make_remote(upper, &beside),
             Some(SavedUpper::Stored(stored)) => {
                 // Its directories are made in the store by whoever mounts.
                 let text = serde_json::to_vec(stored).map_err(|e| Failure::system("a note").because(e))?;
@@ -422,7 +422,7 @@ impl StateDir {
     }
 
     /// As [`Self::make`], where the upper layer is on CephFS.
-    fn make_far(&self, upper: &CephLayer, beside: &dyn Fn(&OsStr) -> OsString) -> Result<(), Failure> {
+    fn make_remote(&self, upper: &CephLayer, beside: &dyn Fn(&OsStr) -> OsString) -> Result<(), Failure> {
         let failed = |e: io::Error| Failure::at(self.owned.path(), e);
         let (Some(parent), Some(name)) = (upper.parent(), upper.file_name()) else {
             return Err(Failure::input(format!("option --upper {upper}: give a directory below the root")));
@@ -430,7 +430,7 @@ impl StateDir {
         let there = parent.visit()?;
         // It has to be there, as one of this host has to.
         drop(upper.visit()?);
-        let far = CephUpper { upper: upper.clone(), work: upper.beside(&beside(name)) };
+        let far = CephUpper { upper: upper.clone(), work: upper.sibling(&beside(name)) };
         let text = serde_json::to_vec(&far).map_err(|e| Failure::system("a note").because(e))?;
         fs::write(self.path(FAR_NOTE), text).map_err(failed)?;
         there.make_dir(far.work.file_name().unwrap_or_default())?;
@@ -506,7 +506,7 @@ mod tests {
     use vellum_service::layers::lock::DirLock;
 
     #[test]
-    fn ids_lead_nowhere_else() {
+    fn container_ids_cannot_contain_paths() {
         assert_eq!(id(Some("web-1.x_y")).unwrap(), "web-1.x_y");
         assert_eq!(id(None).unwrap().len(), 12);
         assert_ne!(id(None).unwrap(), id(None).unwrap());
@@ -550,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_can_write_to_is_not_believed() {
+    fn a_state_directory_writable_by_others_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
         let refused = |word: &str| {
@@ -585,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_still_served_stays() {
+    fn a_mounted_container_is_not_removed() {
         let dir = tempfile::tempdir().unwrap();
         let state = State::open(Some(dir.path())).unwrap();
         let keep = dir.path().canonicalize().unwrap().join("keep");
@@ -610,7 +610,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_taken_away_and_what_lives_is_not() {
+    fn leftover_state_is_removed_and_live_state_stays() {
         let dir = tempfile::tempdir().unwrap();
         let state = State::open(Some(dir.path())).unwrap();
         let runtime = Runtime::at(dir.path().join("crun"));
@@ -642,10 +642,10 @@ mod tests {
 
     /// As a runtime leaves it that is killed when the processes are there, and before it has written down that they are.
     #[test]
-    fn processes_that_no_runtime_knows_of_are_ended() {
+    fn processes_without_a_runtime_are_killed() {
         let dir = tempfile::tempdir().unwrap();
         let state = State::open(Some(dir.path())).unwrap();
-        let hierarchies = Hierarchies::here().unwrap();
+        let hierarchies = Hierarchies::detect().unwrap();
         let group = PathBuf::from(format!("/vellum-test-state-{}", std::process::id()));
         let made: Vec<PathBuf> =
             hierarchies.tops().map(|top| top.join(&group.to_str().unwrap()[1..])).collect();

@@ -22,7 +22,7 @@ pub(super) fn own_device(stream: impl AsFd) -> Option<File> {
     if !device || rustix::termios::isatty(stream) {
         return None;
     }
-    match again(stream) {
+    match private_node(stream) {
         Ok(device) => Some(device),
         Err(error) => {
             tracing::debug!(%error, "a standard stream stays the host's device");
@@ -32,7 +32,7 @@ pub(super) fn own_device(stream: impl AsFd) -> Option<File> {
 }
 
 /// A second node of a stream's device, in a filesystem that ends with the last descriptor.
-fn again(stream: std::os::fd::BorrowedFd<'_>) -> rustix::io::Result<File> {
+fn private_node(stream: std::os::fd::BorrowedFd<'_>) -> rustix::io::Result<File> {
     let stat = fstat(stream)?;
     let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(&context)?;
@@ -55,7 +55,7 @@ mod tests {
     use std::os::unix::fs::{MetadataExt, fchown};
 
     #[test]
-    fn a_device_is_given_away_alone() {
+    fn a_container_gets_a_private_device_node() {
         let null = File::options().read(true).write(true).open("/dev/null").unwrap();
         let before = null.metadata().unwrap();
         // Without privileges there is none, nor a danger.
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_device_stays() {
+    fn files_and_pipes_are_passed_unchanged() {
         assert!(own_device(tempfile::tempfile().unwrap()).is_none());
         assert!(own_device(std::io::pipe().unwrap().0).is_none());
     }

@@ -53,12 +53,12 @@ impl Union<'_> {
         if let Some(ids) = ids {
             config.show_ids(&ids.mapping())?;
         }
-        Mount { config, pool: pool.cloned(), foreground: false }.apart(vellum)
+        Mount { config, pool: pool.cloned(), foreground: false }.mount_by_helper(vellum)
     }
 }
 
 /// The upper layer's root shows as the tree's: it has to look like that of the layer below.
-pub(super) fn resemble(upper: &Path, lower: &LayerSource) -> Result<(), Failure> {
+pub(super) fn copy_root_attributes(upper: &Path, lower: &LayerSource) -> Result<(), Failure> {
     let (uid, gid, mode) = match lower {
         LayerSource::Ceph(layer) => layer.visit()?.owner_and_mode()?,
         local => {
@@ -76,7 +76,7 @@ pub(super) fn resemble(upper: &Path, lower: &LayerSource) -> Result<(), Failure>
 ///
 /// `kept`: what was written is of use to somebody. Then all of it is written first, and who still uses the tree keeps it. Otherwise the
 /// tree ends for all. `patience`: how long it is waited for where nothing is mounted any more.
-pub(super) fn take_away(
+pub(super) fn unmount_and_wait(
     merged: &Path,
     upper: &LayerSource,
     kept: bool,
@@ -102,7 +102,7 @@ pub(super) fn take_away(
                 tracing::debug!("{why}; it is taken away under who uses it");
                 unmount(merged, true)?;
             }
-        } else if let Some(right) = right_to(upper)? {
+        } else if let Some(right) = lock_upper(upper)? {
             return Ok(right);
         }
         if begin.elapsed() > patience {
@@ -126,10 +126,10 @@ pub(super) struct Right {
 }
 
 /// None: a service has it.
-fn right_to(upper: &LayerSource) -> Result<Option<Right>, Failure> {
+fn lock_upper(upper: &LayerSource) -> Result<Option<Right>, Failure> {
     let path = match upper {
         LayerSource::Ceph(layer) => {
-            return Ok(layer.right()?.map(|right| Right { _far: Some(right), ..Right::default() }));
+            return Ok(layer.write_lock()?.map(|right| Right { _far: Some(right), ..Right::default() }));
         }
         local => local.directory().unwrap_or(Path::new("")),
     };

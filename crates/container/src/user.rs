@@ -127,7 +127,7 @@ mod tests {
     use proptest::prelude::*;
     use std::fs;
 
-    fn known() -> UserDatabase {
+    fn user_database() -> UserDatabase {
         UserDatabase {
             passwd: "root:x:0:0:root:/root:/bin/sh\nweb:x:33:34:Web:/var/www:/bin/sh\nbad:x:x:0::/:\n7:x:1007:1007::/seven:\n".into(),
             group: "root:x:0:\nweb:x:34:\nvideo:x:44:root,web\ndisk:x:6:web\n".into(),
@@ -155,10 +155,10 @@ mod tests {
             (":6", user(0, 6, &[], Some("/root"))),
             ("7", user(1007, 1007, &[], Some("/seven"))),
         ] {
-            assert_eq!(known().resolve(text), Ok(found), "{text}");
+            assert_eq!(user_database().resolve(text), Ok(found), "{text}");
         }
         for bad in ["nobody", "web:nobody", "-1", "4294967295", "0x1", "bad", "web:4294967296", "+1"] {
-            assert!(known().resolve(bad).is_err(), "{bad}");
+            assert!(user_database().resolve(bad).is_err(), "{bad}");
         }
         assert!(
             UserDatabase::default().resolve("1000").is_ok()
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn all_ids_have_to_be_there() {
+    fn all_ids_must_be_mapped() {
         let user = User { uid: 5, gid: 6, groups: vec![7, 9], home: None };
         for (count, within) in [(10, Ok(())), (9, Err(9)), (7, Err(7)), (6, Err(6)), (5, Err(5))] {
             assert_eq!(user.within(count), within);

@@ -23,7 +23,7 @@ impl Volume {
     }
 
     /// Whether it still is.
-    pub(super) fn is_there(&self) -> bool {
+    pub(super) fn exists(&self) -> bool {
         self.from.symlink_metadata().is_ok()
     }
 

@@ -112,7 +112,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let nothing = Arc::new(Nothing::default());
     let mut session = Session::new(Arc::clone(&nothing), mounted, options)?;
     if awake {
-        session.keep_awake(Arc::default());
+        session.share_cpu_latency(Arc::default());
     }
     let (handle, session) = session.spawn()?;
     println!(

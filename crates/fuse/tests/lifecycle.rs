@@ -30,7 +30,7 @@ macro_rules! need {
 }
 
 #[test]
-fn the_kernel_is_told_of_changes() {
+fn the_kernel_is_notified_of_changes() {
     let m = need!(cached());
     let notifier = m.handle.notifier();
     fs::write(m.at("f"), b"old").unwrap();
@@ -198,7 +198,7 @@ fn mounting_by_the_helper() {
 }
 
 #[test]
-fn a_successor_goes_on() {
+fn a_successor_serves_the_mount() {
     if let Some(why) = common::obstacle() {
         println!("SKIPPED: {why}");
         return;
@@ -234,7 +234,7 @@ fn a_successor_goes_on() {
 
 /// A lookup that a predecessor has counted, and not answered, is counted once.
 #[test]
-fn an_answer_that_is_given_twice_counts_once() {
+fn a_repeated_answer_counts_once() {
     if let Some(why) = common::obstacle() {
         println!("SKIPPED: {why}");
         return;
@@ -275,7 +275,7 @@ fn an_answer_that_is_given_twice_counts_once() {
 
 /// Who makes names past the kernel has to leave those alone of which a request may come a second time.
 #[test]
-fn names_of_requests_that_were_begun_are_known() {
+fn names_of_pending_requests_are_known() {
     let make = |path: PathBuf| fs::File::create_new(path).map(drop);
     let remove = |path: PathBuf| fs::remove_file(path);
     type Act = fn(PathBuf) -> std::io::Result<()>;
@@ -292,7 +292,7 @@ fn names_of_requests_that_were_begun_are_known() {
         let dir = m.fs.nodes_of(fs::metadata(m.at("d")).unwrap().ino())[0];
         let has_begun = |notifier: &FuseNotifier, name: &str| {
             let name = CString::new(name).unwrap();
-            notifier.has_begun(dir, Name::new(&name).unwrap())
+            notifier.is_pending(dir, Name::new(&name).unwrap())
         };
         m.fs.set_gate(false);
         let path = m.at("d").join(name);
@@ -350,7 +350,7 @@ fn an_open_ends_once() {
 }
 
 #[test]
-fn answers_that_do_not_arrive_are_taken_back() {
+fn counts_of_undelivered_answers_are_reverted() {
     let mut m = need!(cached());
     fs::create_dir(m.at("d")).unwrap();
     m.fs.plant(c"gated");

@@ -232,7 +232,7 @@ fn a_hundred_thousand_entries() {
 }
 
 #[test]
-fn what_was_looked_up_is_forgotten() {
+fn looked_up_nodes_are_forgotten() {
     let m = need!(cached());
     m.fs.populate(500);
     for entry in fs::read_dir(m.path()).unwrap() {
@@ -246,7 +246,7 @@ fn what_was_looked_up_is_forgotten() {
 }
 
 #[test]
-fn missing_names_are_believed_as_long_as_allowed() {
+fn negative_entries_are_cached_for_their_ttl() {
     for (ttl, lookups) in [(Duration::ZERO, 50), (Duration::from_secs(3600), 1)] {
         let manner = Manner { negative_ttl: ttl, ttl: Duration::from_secs(3600), ..Manner::default() };
         let m = need!(mount_with(manner, SessionOptions::default()));
@@ -337,7 +337,7 @@ fn statfs_shows_fuse() {
 }
 
 #[test]
-fn what_is_not_served_is_refused() {
+fn unsupported_requests_are_refused() {
     let m = need!(cached());
     fs::write(m.at("f"), b"").unwrap();
     let file = fs::File::open(m.at("f")).unwrap();

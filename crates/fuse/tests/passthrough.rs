@@ -66,7 +66,7 @@ fn backing_file(dir: &Path) -> fs::File {
 }
 
 #[test]
-fn data_goes_past_the_daemon_and_is_coherent() {
+fn passthrough_data_bypasses_the_daemon_and_is_coherent() {
     let dir = tempfile::tempdir().unwrap();
     let Some(m) = start(dir.path()) else { return };
     let file = fs::File::options().read(true).write(true).create_new(true).open(m.at("f")).unwrap();
@@ -233,7 +233,7 @@ fn wait_for_old_nodes(m: &Mount, ino: u64) {
 }
 
 #[test]
-fn what_cannot_be_registered_is_cached() {
+fn files_that_cannot_be_registered_are_cached() {
     // Backing files on a passthrough mount are stacked one level too deep.
     let dir = tempfile::tempdir().unwrap();
     let Some(lower) = start(dir.path()) else { return };

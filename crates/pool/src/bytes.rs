@@ -72,7 +72,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(bytes in 1..u64::MAX) {
+        fn a_written_value_parses_back(bytes in 1..u64::MAX) {
             prop_assert_eq!(Bytes(bytes).to_string().parse(), Ok(Bytes(bytes)));
         }
 

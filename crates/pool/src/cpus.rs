@@ -186,7 +186,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(cpus in proptest::collection::btree_set(0..300_u32, 1..40)) {
+        fn a_written_value_parses_back(cpus in proptest::collection::btree_set(0..300_u32, 1..40)) {
             let cpus = Cpus(cpus);
             prop_assert_eq!(cpus.to_string().parse(), Ok(cpus));
         }

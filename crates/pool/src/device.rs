@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_lies_on_no_disk_has_none() {
+    fn a_virtual_filesystem_has_no_disk() {
         assert_eq!(disk(Path::new("/proc")), None);
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(disk(&dir.path().join("missing")), None);

@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outcome_is_what_was_said() {
+    fn the_helper_outcome_is_its_output() {
         let bad = Failure::input("a line\nof a path");
         let said = serde_json::to_string(&Outcome::Failed(bad.clone())).unwrap();
         assert_eq!(helper(&format!("cat > /dev/null; printf '%s' '{said}'; exit 1")), Err(bad));
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_says_nothing_has_failed() {
+    fn a_silent_helper_has_failed() {
         for script in ["true", "kill -9 $$", "echo mounted", "echo '{\"Failed\":{\"line\":\"x\"}}'"] {
             let why = helper(script).unwrap_err();
             assert!(why.exit_status() == 1 && why.to_string().contains("did not say"), "{script}: {why}");

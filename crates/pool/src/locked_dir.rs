@@ -51,7 +51,7 @@ impl LockedDir {
     }
 
     /// Takes over one that is there. None: its owner lives, or it is gone.
-    pub fn existing(path: &Path) -> io::Result<Option<Self>> {
+    pub fn adopt(path: &Path) -> io::Result<Option<Self>> {
         match Self::take(path)? {
             LockAttempt::Ours(owned) => Ok(Some(owned)),
             LockAttempt::Others | LockAttempt::Gone => Ok(None),
@@ -109,13 +109,13 @@ mod tests {
     fn one_owner_at_a_time() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x");
-        assert!(LockedDir::existing(&path).unwrap().is_none());
+        assert!(LockedDir::adopt(&path).unwrap().is_none());
         let first = LockedDir::make(&path).unwrap().unwrap();
         assert!(LockedDir::make(&path).unwrap().is_none());
-        assert!(LockedDir::existing(&path).unwrap().is_none());
+        assert!(LockedDir::adopt(&path).unwrap().is_none());
         drop(first);
         fs::write(path.join("left"), "").unwrap();
-        let second = LockedDir::existing(&path).unwrap().unwrap();
+        let second = LockedDir::adopt(&path).unwrap().unwrap();
         fs::remove_dir_all(second.path()).unwrap();
         // While the old one is still locked, a new one of this name is another directory.
         assert!(LockedDir::make(&path).unwrap().is_some());
@@ -123,14 +123,14 @@ mod tests {
 
     /// Others remove what they take for left over, also what is being made just now.
     #[test]
-    fn what_is_made_while_others_sweep_is_its_makers() {
+    fn a_new_directory_survives_a_concurrent_sweep() {
         let dir = tempfile::tempdir().unwrap();
         const ROUNDS: u32 = 200;
         let (now, path) = (AtomicU32::new(0), |round: u32| dir.path().join(round.to_string()));
         thread::scope(|scope| {
             scope.spawn(|| {
                 while now.load(Relaxed) < ROUNDS {
-                    if let Ok(Some(left)) = LockedDir::existing(&path(now.load(Relaxed))) {
+                    if let Ok(Some(left)) = LockedDir::adopt(&path(now.load(Relaxed))) {
                         fs::remove_dir_all(left.path()).unwrap();
                     }
                 }

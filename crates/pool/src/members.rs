@@ -48,7 +48,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn only_members_are_held() {
+    fn only_members_get_a_descriptor() {
         let dir = tempfile::tempdir().unwrap();
         let (mut one, own) = (Command::new("sleep").arg("60").spawn().unwrap(), std::process::id());
         // A number that nobody has, and one that is listed below.

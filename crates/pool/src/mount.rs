@@ -1,7 +1,7 @@
 //! Mounting, for all who mount: the command `vellum mount`, `vellum run`, and programs to come.
 //!
-//! A process with one thread mounts by itself ([`Mount::here`]): the service begins as a copy of it. Any other has the program `vellum`
-//! do that ([`Mount::apart`]).
+//! A process with one thread mounts by itself ([`Mount::mount_in_process`]): the service begins as a copy of it. Any other has the program `vellum`
+//! do that ([`Mount::mount_by_helper`]).
 
 use crate::helper;
 use crate::name::PoolName;
@@ -20,7 +20,7 @@ use vellum_service::pool::{FORMAT, FormatError, JoinOutcome, parse_text, serve_a
 use vellum_service::process::daemon::{Side, StartupReport, close_callers, detach, own_ipc};
 use vellum_service::sandbox::{Mode, can_pass_through};
 
-/// The subcommand of `vellum` that does what [`Mount::apart`] asks for.
+/// The subcommand of `vellum` that does what [`Mount::mount_by_helper`] asks for.
 pub const HELPER: &str = "internal-mount";
 
 /// Longest question to a helper in bytes.
@@ -50,14 +50,18 @@ impl Mount {
     /// Mounts, and returns when the mount is ready, or in the foreground when it is gone. Call before any thread has been started; what
     /// the caller has open is closed, but for the standard descriptors. `program`: `vellum`, for the service of a pool. `log` is called
     /// in the process that serves, and starts its log.
-    pub fn here(mut self, program: &Path, log: &dyn Fn() -> Result<(), Failure>) -> Result<(), Failure> {
+    pub fn mount_in_process(
+        mut self,
+        program: &Path,
+        log: &dyn Fn() -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
         self.config.check()?;
         self.allowed()?;
         close_callers();
         self.config.sandbox = Mode::from_environment()?;
         let pool = self.pool()?;
         if let Some(pool) = &pool {
-            self.show_as_the_pools(pool)?;
+            self.map_ids_to_pool(pool)?;
             self.config.reach_by(&pool.settings().cluster());
             self.config.weight = self.config.weight.or(pool.settings().mount_weight);
             if let Some((cache, most)) = self.config.cache.as_mut().zip(pool.settings().cache) {
@@ -89,7 +93,7 @@ impl Mount {
     }
 
     /// Has `program`, which is `vellum`, mount, and returns when the mount is ready.
-    pub fn apart(&self, program: &Path) -> Result<(), Failure> {
+    pub fn mount_by_helper(&self, program: &Path) -> Result<(), Failure> {
         let pool = self.pool.as_ref().map(|pool| pool.as_str().to_owned());
         let asked = HelperRequest { format: FORMAT, config: self.config.clone(), pool };
         let text = serde_json::to_vec(&asked).map_err(|e| Failure::system("a mount").because(e))?;
@@ -97,8 +101,8 @@ impl Mount {
         helper::run(Command::new(program).arg(HELPER).arg(&self.config.mountpoint), &text)
     }
 
-    /// What [`Self::apart`] has asked this process for.
-    pub fn asked(from: impl Read) -> Result<Self, Failure> {
+    /// What [`Self::mount_by_helper`] has asked this process for.
+    pub fn from_request(from: impl Read) -> Result<Self, Failure> {
         let what = "what is to be mounted";
         let mut text = Vec::new();
         from.take(ASKED_MAX).read_to_end(&mut text).map_err(|e| Failure::system(what).because(e))?;
@@ -140,7 +144,7 @@ impl Mount {
     }
 
     /// Shows owners as ids of the pool, unless what was asked for says how they are shown.
-    fn show_as_the_pools(&mut self, pool: &Pool) -> Result<(), Failure> {
+    fn map_ids_to_pool(&mut self, pool: &Pool) -> Result<(), Failure> {
         if !self.config.uid_map.is_identity() || !self.config.gid_map.is_identity() {
             return Ok(());
         }
@@ -224,17 +228,17 @@ mod tests {
     use vellum_service::LayerSource;
 
     #[test]
-    fn what_is_asked_of_a_helper_arrives() {
+    fn a_helper_request_decodes_as_encoded() {
         let odd = LayerSource::named(OsString::from_vec(b"/l\xff".to_vec()));
         let mut config = Config { lowers: vec![odd], mountpoint: "/m".into(), ..Config::default() };
         config.show_ids("0:100000:65536").unwrap();
         let asked = HelperRequest { format: FORMAT, config: config.clone(), pool: Some("one".into()) };
         let text = serde_json::to_vec(&asked).unwrap();
         let wanted = Mount { config, pool: Some("one".parse().unwrap()), foreground: false };
-        assert_eq!(Mount::asked(text.as_slice()).unwrap(), wanted);
+        assert_eq!(Mount::from_request(text.as_slice()).unwrap(), wanted);
         let other = String::from_utf8(text).unwrap().replace(&format!("\"format\":{FORMAT}"), "\"format\":1");
         for (bad, word) in [(other.as_str(), "format 1"), ("", "EOF"), ("{}", "missing field `format`")] {
-            let why = Mount::asked(bad.as_bytes()).unwrap_err();
+            let why = Mount::from_request(bad.as_bytes()).unwrap_err();
             assert!(why.to_string().contains(word), "{why}");
         }
     }

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_lead_nowhere_else() {
+    fn names_cannot_contain_paths() {
         for good in ["a", "tenant-1", "A.b_c", "0"] {
             assert_eq!(good.parse::<PoolName>().unwrap().as_str(), good);
         }

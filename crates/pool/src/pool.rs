@@ -50,7 +50,7 @@ impl Pool {
 
     /// One with these settings, which are what `store` has of it.
     pub fn with(store: &Store, name: PoolName, settings: Settings) -> Result<Self, Failure> {
-        let pool = Self::among(store, name, settings, &Hierarchies::here()?);
+        let pool = Self::among(store, name, settings, &Hierarchies::detect()?);
         pool.make_session_directory();
         Ok(pool)
     }
@@ -66,7 +66,7 @@ impl Pool {
     /// none.
     pub fn all() -> Result<Vec<Self>, Failure> {
         let Ok(store) = Store::of_user() else { return Ok(Vec::new()) };
-        let hierarchies = Hierarchies::here()?;
+        let hierarchies = Hierarchies::detect()?;
         let names = store.names()?;
         let read = |name: PoolName| {
             let settings = store.read(&name).ok()?;
@@ -87,7 +87,7 @@ impl Pool {
             store.create(name, &settings)?;
         }
         let _lock = own_ids(store, name, None, &settings)?;
-        let groups = Groups::of_pool(name, &Hierarchies::here()?);
+        let groups = Groups::of_pool(name, &Hierarchies::detect()?);
         let pool = Self { name: name.clone(), settings, groups, socket: store.socket(name) };
         let made = pool.groups.make(&pool.settings, &device::disks(&pool.settings.storage));
         if let Err(failure) = made.and_then(|()| store.create(name, &pool.settings)) {
@@ -102,7 +102,7 @@ impl Pool {
     /// Changes its settings, for the services that it has as well. What cannot be had is not kept.
     pub fn set(&mut self, store: &Store, settings: Settings) -> Result<(), Failure> {
         checked(&self.name, &settings)?;
-        self.keeps_reach(&settings)?;
+        self.check_reach(&settings)?;
         let _lock = own_ids(store, &self.name, self.settings.uid_range, &settings)?;
         let before = std::mem::replace(&mut self.settings, settings);
         let done = self.apply().and_then(|()| store.write(&self.name, &self.settings));
@@ -187,7 +187,7 @@ impl Pool {
     }
 
     /// Refuses to take away what its mounts may need: a service without it could not go on with them.
-    fn keeps_reach(&self, settings: &Settings) -> Result<(), Failure> {
+    fn check_reach(&self, settings: &Settings) -> Result<(), Failure> {
         let mounts = || self.service().map_or(0, |service| service.mounts);
         if !self.settings.ceph || settings.ceph || mounts() == 0 {
             return Ok(());
@@ -315,7 +315,7 @@ fn member(process: u32) -> Member {
 /// serves has several.
 fn mountpoints_of(process: u32) -> Vec<PathBuf> {
     let threads = fs::read_dir(format!("/proc/{process}/task")).map_or(0, Iterator::count);
-    if threads < 2 { Vec::new() } else { mountpoint::held_by(&process.to_string()) }
+    if threads < 2 { Vec::new() } else { mountpoint::mounts_of_process(&process.to_string()) }
 }
 
 /// The directories that a process holds, by links that lead to them.
@@ -329,7 +329,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processors_that_are_not_there_are_refused() {
+    fn missing_processors_are_refused() {
         let name: PoolName = "a".parse().unwrap();
         let settings = Settings { cpuset_cpus: Some("60000".parse().unwrap()), ..Settings::default() };
         let failure = checked(&name, &settings).unwrap_err();
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_no_mystery() {
+    fn this_process_has_a_program_name() {
         let own = member(std::process::id());
         assert!(!own.program.is_empty());
     }

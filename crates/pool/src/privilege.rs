@@ -20,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_whole_map_is_the_hosts() {
+    fn only_a_full_id_map_is_the_hosts() {
         assert!(is_everybody("         0          0 4294967295\n"));
         assert!(!is_everybody("         0       1000          1\n         1     100000      65536\n"));
         assert!(!is_everybody(""));

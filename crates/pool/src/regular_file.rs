@@ -29,7 +29,7 @@ mod tests {
     use rustix::fs::{CWD, mknodat};
 
     #[test]
-    fn nothing_else_is_opened_or_waited_for() {
+    fn only_regular_files_are_opened_without_blocking() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
         std::fs::write(path("file"), "words").unwrap();

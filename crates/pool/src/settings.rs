@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn a_written_value_parses_back() {
         let text = "cpuset_cpus = \"2-3\"\ncpus = 1.5\nmemory = \"2G\"\nweight = 200\nmount_weight = 50\ncache = \"64M\"\nwrite_limit = \"5M\"\nuid_range = \"9:5\"\nceph = true\nceph_conf = \"/c\"\nceph_id = \"t\"\nceph_fs = \"f\"\nstorage = [\"/x\"]\n";
         let settings: Settings = toml::from_str(text).unwrap();
         assert_eq!(settings.memory, Some(Bytes(2 << 30)));

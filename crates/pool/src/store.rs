@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_is_deleted_meanwhile_is_in_nobodys_way() {
+    fn a_concurrently_deleted_pool_causes_no_error() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::at(dir.path());
         store.create(&name("stays"), &Settings::default()).unwrap();
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_in_the_place_of_the_file_is_not_waited_for() {
+    fn a_pipe_instead_of_the_file_does_not_block() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::at(dir.path());
         fs::create_dir(dir.path().join("a")).unwrap();

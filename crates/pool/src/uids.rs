@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_namespace_has_them_or_not() {
+    fn a_user_namespace_covers_a_range_or_not() {
         let rootless = "         0       1000          1\n         1     100000      65536\n";
         assert!(range("100000:65536").is_in("         0          0 4294967295\n"));
         assert!(range("1:65536").is_in(rootless) && range("65000:100").is_in(rootless));
@@ -162,7 +162,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(start in 1..u32::MAX, count in any::<u32>()) {
+        fn a_written_value_parses_back(start in 1..u32::MAX, count in any::<u32>()) {
             let found = UidRange::new(start, count);
             prop_assert_eq!(found.is_some(), count > 0 && u64::from(start) + u64::from(count) <= u64::from(u32::MAX));
             if let Some(found) = found {

@@ -164,7 +164,7 @@ pub(crate) struct SessionGuard {
 impl SessionGuard {
     /// None: others have all of them, or this is not the process whose sessions they are.
     pub(crate) fn take() -> Option<Self> {
-        if NEVER.load(Relaxed) || process::is_borrowed() || detach_state::is_away() {
+        if NEVER.load(Relaxed) || process::is_borrowed() || detach_state::is_detached() {
             return None;
         }
         for (slot, own) in slots() {
@@ -252,13 +252,13 @@ pub(crate) fn is_one_user() -> bool {
 }
 
 /// Ends the sessions, and there is no other one in this process.
-pub(crate) fn end_for_good() {
+pub(crate) fn end_permanently() {
     NEVER.store(true, SeqCst);
     end();
 }
 
 /// Ends the session that has a number that is to be another file. False: a call is under way.
-pub(crate) fn give_number_back(number: i32) -> bool {
+pub(crate) fn release_number(number: i32) -> bool {
     const LOOKS: u32 = 100_000;
     for _ in 0..LOOKS {
         let Some((slot, own)) = slots().find(|(_, own)| own.has(number)) else { return true };
@@ -365,7 +365,7 @@ impl SessionGuard {
 
     /// A union's directory has no token: a session that was asked for its sake is not needed. After a few of them the socket is asked
     /// whether the union's files are handed out at all.
-    pub(crate) fn was_refused(&mut self) {
+    pub(crate) fn note_refusal(&mut self) {
         if !self.is_begun() {
             self.close();
         }
@@ -483,7 +483,7 @@ impl SessionGuard {
                 Err(WaitError::TimedOut(left)) => {
                     let last = match left.wait(Some(0)) {
                         Ok(answer) => Ok(answer.response()),
-                        Err(WaitError::TimedOut(left)) => Err(match left.give_up() {
+                        Err(WaitError::TimedOut(left)) => Err(match left.abandon() {
                             ServiceProgress::NotBegun | ServiceProgress::NothingChanged => {
                                 CallFailure::Kernel
                             }
@@ -518,7 +518,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_nothing_left_tries_now_and_then() {
+    fn a_session_without_credit_retries_occasionally() {
         let mut state = SessionSlot::new(FEW).state.into_inner();
         assert!((0..100).all(|_| state.spend_credit(0)));
         (0..100).for_each(|_| state.pay(ENTERING));
@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_come_rarely_do_not_pay_and_many_in_a_row_do() {
+    fn frequent_calls_earn_credit_and_rare_ones_do_not() {
         let mut state = SessionSlot::new(FEW).state.into_inner();
         let mut now = 0;
         let mut calls = |count: usize, apart: u64| {

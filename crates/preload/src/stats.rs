@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_report_says_who_has_read() {
+    fn the_report_lists_the_reading_clients() {
         let text = compose(
             [10, 1, 2, 3, 4, 5, 0],
             u64::MAX,

@@ -113,7 +113,7 @@ fn serve(way: Way, memory: impl AsFd, mut socket: UnixStream) {
                 _ => 0,
             };
             loop {
-                poller.ran_on(Linux.core());
+                poller.note_core(Linux.core());
                 let Some(mut call) = poller.poll_for(spin) else {
                     poller.sleep(Some(SECOND));
                     continue;

@@ -46,7 +46,7 @@ fn main() {
     let ring = session.ring().unwrap();
     let mut poller = ring.poller();
     while !asker.is_finished() {
-        poller.ran_on(Linux.core());
+        poller.note_core(Linux.core());
         let Some(mut call) = poller.poll_for(10_000) else {
             poller.sleep(Some(10_000_000));
             continue;

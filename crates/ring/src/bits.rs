@@ -60,7 +60,7 @@ mod tests {
     use std::vec::Vec;
 
     #[test]
-    fn slots_come_out_in_turn() {
+    fn slots_are_taken_round_robin() {
         let mut bits = Bits::default();
         for slot in [0, 5, 63, 64, 130, 255] {
             bits.insert(slot);

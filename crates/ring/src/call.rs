@@ -4,7 +4,7 @@ use crate::copy::{copy_in, copy_out};
 use crate::head::{Request, Response};
 use crate::platform::Platform;
 use crate::service_ring::Ring;
-use crate::state::{ABANDONED, DONE, EMPTY, SLEEPS, TAKEN, calm, word};
+use crate::state::{ABANDONED, DONE, EMPTY, SLEEPS, TAKEN, without_sleep_flag, word};
 use crate::sync::Ordering;
 use crate::view::{SlotView, store};
 use core::fmt;
@@ -83,7 +83,7 @@ impl<P: Platform> Call<'_, P> {
         let state = self.view.state;
         let mut seen = word(epoch, TAKEN);
         for _ in 0..TRIES {
-            let next = match calm(seen) {
+            let next = match without_sleep_flag(seen) {
                 now if now == word(epoch, TAKEN) => word(epoch, DONE),
                 now if now == word(epoch, ABANDONED) => word(epoch, EMPTY),
                 // Of another epoch, or scribbled over: nobody waits for this.

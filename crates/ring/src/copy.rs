@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn every_offset_and_length_as_a_slice_would_have_it() {
+    fn copies_behave_as_slices_at_every_offset_and_length() {
         const SIZE: usize = if cfg!(miri) { 16 } else { 64 };
         for offset in 0..SIZE + 10 {
             for len in 0..SIZE + 10 {

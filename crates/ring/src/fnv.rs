@@ -14,7 +14,7 @@ mod tests {
 
     /// Test vectors of the draft.
     #[test]
-    fn hashes_are_those_of_the_draft() {
+    fn hashes_match_the_published_vectors() {
         for (text, hash) in
             [("", 0xcbf2_9ce4_8422_2325), ("a", 0xaf63_dc4c_8601_ec8c), ("foobar", 0x8594_4171_f739_67e8)]
         {

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_overlaps_and_all_is_inside() {
+    fn regions_are_disjoint_and_inside_the_mapping() {
         for (slots, data) in [(1, 64), (4, 192), (if cfg!(miri) { 8 } else { 256 }, 4096)] {
             let layout = Layout::new(slots, data).unwrap();
             let mut parts: Vec<(usize, usize)> = Vec::from([(0, 32), (Layout::epoch(), 4)]);
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_header_says_the_layout_or_nothing() {
+    fn a_header_decodes_to_the_exact_layout_or_fails() {
         let layout = Layout::new(16, 4096).unwrap();
         let words = layout.to_words();
         assert_eq!(Layout::from_words(words), Some(layout));

@@ -3,7 +3,7 @@
 use crate::copy::copy_out;
 use crate::head::{CORE_UNKNOWN, Request, Response};
 use crate::platform::{Platform, WakeReason};
-use crate::state::{ABANDONED, DONE, EMPTY, SLEEPS, TAKEN, VALID, calm, word};
+use crate::state::{ABANDONED, DONE, EMPTY, SLEEPS, TAKEN, VALID, without_sleep_flag, word};
 use crate::sync::{AtomicU32, Ordering};
 use crate::view::{SlotView, load};
 use core::fmt;
@@ -84,7 +84,7 @@ impl<'c, P: Platform> PendingCall<'c, P> {
     /// On the core that the service was on last it sleeps at once, for the service cannot run before it does. Elsewhere
     /// it spins a while first, about twice as long as calls of this slot have taken lately.
     pub fn wait(mut self, timeout: Option<u64>) -> Result<Answer<'c>, WaitError<'c, P>> {
-        match self.settle(timeout) {
+        match self.await_answer(timeout) {
             Now::Done => {
                 self.settled = true;
                 let answer = Answer::new(self.epoch, self.view, self.tag);
@@ -101,7 +101,7 @@ impl<'c, P: Platform> PendingCall<'c, P> {
 
     /// Gives the call up because the service has gone.
     #[must_use]
-    pub fn give_up(mut self) -> ServiceProgress {
+    pub fn abandon(mut self) -> ServiceProgress {
         self.settled = true;
         if self.leave() == Some(VALID) {
             return ServiceProgress::NotBegun;
@@ -115,7 +115,7 @@ impl<'c, P: Platform> PendingCall<'c, P> {
     fn leave(&self) -> Option<u32> {
         let mut seen = self.view.state.load(Ordering::Relaxed);
         for _ in 0..TRIES {
-            let (was, next) = match calm(seen) {
+            let (was, next) = match without_sleep_flag(seen) {
                 state if state == word(self.epoch, VALID) => (VALID, EMPTY),
                 state if state == word(self.epoch, DONE) => (DONE, EMPTY),
                 state if state == word(self.epoch, TAKEN) => (TAKEN, ABANDONED),
@@ -131,7 +131,7 @@ impl<'c, P: Platform> PendingCall<'c, P> {
         None
     }
 
-    fn settle(&self, timeout: Option<u64>) -> Now {
+    fn await_answer(&self, timeout: Option<u64>) -> Now {
         let spins = self.core == CORE_UNKNOWN || self.core != self.service_core.load(Ordering::Relaxed);
         if spins {
             for _ in 0..QUICK_LOOKS {
@@ -181,7 +181,7 @@ impl<'c, P: Platform> PendingCall<'c, P> {
 
     fn look(&self) -> Now {
         let seen = self.view.state.load(Ordering::Acquire);
-        match calm(seen) {
+        match without_sleep_flag(seen) {
             state if state == word(self.epoch, VALID) || state == word(self.epoch, TAKEN) => {
                 Now::Waiting(seen)
             }

@@ -57,7 +57,7 @@ impl<'r, P: Platform> Poller<'r, P> {
     }
 
     /// Says on which core the service runs, so that clients there do not spin.
-    pub fn ran_on(&mut self, core: u32) {
+    pub fn note_core(&mut self, core: u32) {
         if core != self.core {
             self.core = core;
             self.ring.view().core.store(core, Ordering::Relaxed);

@@ -79,7 +79,7 @@ mod tests {
     struct Memory([AtomicU64; 16]);
 
     #[test]
-    fn nothing_outside_and_nothing_unaligned() {
+    fn accesses_outside_or_unaligned_are_refused() {
         let memory = Memory([const { AtomicU64::new(0) }; 16]);
         let base = NonNull::from(&memory.0).cast::<u8>();
         // SAFETY: the memory lives longer than the region and is touched by it alone.

@@ -6,7 +6,7 @@ use crate::call::Call;
 use crate::head::Request;
 use crate::layout::{HINT_WORDS, Layout};
 use crate::platform::Platform;
-use crate::state::{SLEEPS, TAKEN, VALID, calm, word};
+use crate::state::{SLEEPS, TAKEN, VALID, without_sleep_flag, word};
 use crate::sync::{AtomicU64, Ordering};
 use crate::view::{RingView, SlotView, load};
 use crate::{Poller, Region};
@@ -51,7 +51,7 @@ impl<'m, P: Platform> Ring<'m, P> {
 
     /// How many calls are in hand.
     #[must_use]
-    pub fn in_hand(&self) -> u32 {
+    pub fn pending_calls(&self) -> u32 {
         self.taken.iter().map(|word| word.load(Ordering::Relaxed).count_ones()).sum()
     }
 
@@ -78,7 +78,8 @@ impl<'m, P: Platform> Ring<'m, P> {
     /// Whether a slot says that it has a request, and is not in hand.
     pub(crate) fn is_waiting(&self, slot: u32) -> bool {
         let Some(view) = self.slot(slot) else { return false };
-        calm(view.state.load(Ordering::Relaxed)) == word(self.epoch, VALID) && !self.is_taken(slot)
+        without_sleep_flag(view.state.load(Ordering::Relaxed)) == word(self.epoch, VALID)
+            && !self.is_taken(slot)
     }
 
     /// Takes the call in a slot, if there is one.
@@ -86,7 +87,7 @@ impl<'m, P: Platform> Ring<'m, P> {
         let Some(view) = self.slot(slot) else { return SlotCheck::Nothing };
         let mut seen = view.state.load(Ordering::Relaxed);
         for _ in 0..TRIES {
-            if calm(seen) != word(self.epoch, VALID) || !self.mark(slot) {
+            if without_sleep_flag(seen) != word(self.epoch, VALID) || !self.mark(slot) {
                 return SlotCheck::Nothing;
             }
             let next = word(self.epoch, TAKEN) | (seen & SLEEPS);

@@ -31,7 +31,7 @@ pub(crate) const fn word(epoch: NonZeroU16, state: u32) -> u32 {
 }
 
 /// The word without the flag.
-pub(crate) const fn calm(word: u32) -> u32 {
+pub(crate) const fn without_sleep_flag(word: u32) -> u32 {
     word & !SLEEPS
 }
 
@@ -48,7 +48,7 @@ mod tests {
     fn words_of_epochs_differ() {
         let (one, two) = (NonZeroU16::MIN, NonZeroU16::MAX);
         assert_ne!(word(one, TAKEN), word(two, TAKEN));
-        assert_eq!(calm(word(two, VALID) | SLEEPS), word(two, VALID));
+        assert_eq!(without_sleep_flag(word(two, VALID) | SLEEPS), word(two, VALID));
         assert!(is_of(word(one, TAKEN), one) && !is_of(word(one, TAKEN), two) && !is_of(LOST, one));
     }
 }

@@ -58,7 +58,7 @@ fn calls_of_two_threads() {
                 })
             });
             let mut poller = ring.poller();
-            poller.ran_on(0);
+            poller.note_core(0);
             let mut answered = 0;
             while answered < 2 * CALLS {
                 let Some(mut call) = poller.poll() else {

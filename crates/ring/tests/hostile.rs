@@ -53,7 +53,7 @@ fn answer<'r>(mut call: Call<'r, Linux>, random: &mut Rng, kept: &mut Vec<Call<'
 }
 
 #[test]
-fn scribbling_over_everything_harms_nobody_else() {
+fn a_corrupted_ring_does_not_affect_other_rings() {
     let seed = common::seed();
     let layout = Layout::new(16, 256).unwrap();
     let (bad_fd, good_fd) = (memory(&layout), memory(&layout));
@@ -144,7 +144,7 @@ fn serve_both(
             taken += 1;
             answer(call, &mut random, &mut kept);
         }
-        assert!(bad_ring.in_hand() <= bad.layout().slots());
+        assert!(bad_ring.pending_calls() <= bad.layout().slots());
         if random.u64(..8) == 0
             && let Some(call) = kept.pop()
         {
@@ -192,7 +192,7 @@ fn a_poll_is_one_look_at_each_slot_at_most() {
     }
     hints();
     let calls: Vec<Call<'_, Linux>> = std::iter::from_fn(|| poller.poll()).collect();
-    assert_eq!((calls.len(), ring.in_hand()), (128, 128));
+    assert_eq!((calls.len(), ring.pending_calls()), (128, 128));
     // Saying so again of slots that are in hand makes no second call of them.
     for slot in 0..256 {
         words[32 + slot * 32].store(1 << 16 | 3, Ordering::Relaxed);
@@ -203,7 +203,7 @@ fn a_poll_is_one_look_at_each_slot_at_most() {
     for call in calls {
         assert!(!call.reply(Response::status(0)));
     }
-    assert_eq!(ring.in_hand(), 0);
+    assert_eq!(ring.pending_calls(), 0);
     // An unclaimed slot without a hint is found by going round, within as many polls as there are slots.
     for slot in 0..256 {
         words[32 + slot * 32].store(1 << 16 | if slot == 77 { 3 } else { 1 }, Ordering::Relaxed);
@@ -212,7 +212,7 @@ fn a_poll_is_one_look_at_each_slot_at_most() {
 }
 
 #[test]
-fn who_rings_for_nothing_is_looked_at_now_and_then() {
+fn a_client_without_calls_is_polled_rarely() {
     let layout = Layout::new(4, 64).unwrap();
     let fd = memory(&layout);
     let (ours, theirs) = (Mapping::new(&fd, layout.bytes()), Mapping::new(&fd, layout.bytes()));
@@ -254,7 +254,7 @@ fn who_rings_for_nothing_is_looked_at_now_and_then() {
 }
 
 #[test]
-fn a_header_that_lies_is_refused() {
+fn a_forged_header_is_refused() {
     let seed = common::seed();
     let mut random = Rng::with_seed(seed);
     let layout = Layout::new(4, 64).unwrap();
@@ -275,6 +275,6 @@ fn a_header_that_lies_is_refused() {
         }
         // The service does not look there.
         assert_eq!(session.layout(), layout);
-        assert_eq!(session.ring().map(|ring| ring.in_hand()), Some(0));
+        assert_eq!(session.ring().map(|ring| ring.pending_calls()), Some(0));
     }
 }

@@ -138,13 +138,13 @@ fn check(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
 }
 
 #[test]
-fn what_is_published_is_seen_and_no_bell_is_lost() {
+fn published_calls_are_served_and_no_wakeup_is_lost() {
     check(4, || {
         let world = World::new(1);
         let session = world.session();
         let ring = session.ring().unwrap();
         let mut poller = ring.poller();
-        poller.ran_on(0);
+        poller.note_core(0);
         let client = world.client(|model, futex| {
             // The second uses the same slot.
             ask(model, futex, 1, None).unwrap();
@@ -152,7 +152,7 @@ fn what_is_published_is_seen_and_no_bell_is_lost() {
         });
         serve_all(&mut poller, 2);
         client.join().unwrap();
-        assert_eq!(ring.in_hand(), 0);
+        assert_eq!(ring.pending_calls(), 0);
     });
 }
 
@@ -189,7 +189,7 @@ fn two_threads_are_both_answered() {
         let session = world.session();
         let ring = session.ring().unwrap();
         let mut poller = ring.poller();
-        poller.ran_on(0);
+        poller.note_core(0);
         let clients =
             [1, 2].map(|number| world.client(move |model, futex| ask(model, futex, number, None).unwrap()));
         serve_all(&mut poller, 2);
@@ -200,7 +200,7 @@ fn two_threads_are_both_answered() {
 }
 
 #[test]
-fn another_thread_answers_and_the_next_call_is_not_passed_over() {
+fn another_thread_answers_and_no_call_is_missed() {
     check(2, || {
         let world = World::new(1);
         let session = world.session();
@@ -208,7 +208,7 @@ fn another_thread_answers_and_the_next_call_is_not_passed_over() {
         // SAFETY: loom's threads want what they use to live for ever; this one is joined before the ring ends.
         let shared: &'static Ring<'static, &'static Futex> = unsafe { std::mem::transmute(&ring) };
         let mut poller = shared.poller();
-        poller.ran_on(0);
+        poller.note_core(0);
         let client = world.client(|model, futex| {
             ask(model, futex, 1, None).unwrap();
             ask(model, futex, 2, None).unwrap();
@@ -233,7 +233,7 @@ fn a_late_answer_meets_no_other_call() {
         let session = world.session();
         let ring = session.ring().unwrap();
         let mut poller = ring.poller();
-        poller.ran_on(0);
+        poller.note_core(0);
         let client = world.client(|model, futex| {
             let patient = ask(model, futex, 1, Some(0)).is_ok();
             // Full while the service still has the first one.
@@ -257,13 +257,13 @@ fn a_late_answer_meets_no_other_call() {
 }
 
 #[test]
-fn who_waits_a_little_gets_the_answer_or_gives_up() {
+fn a_call_with_a_timeout_is_answered_or_abandoned() {
     check(3, || {
         let world = World::new(1);
         let session = world.session();
         let ring = session.ring().unwrap();
         let mut poller = ring.poller();
-        poller.ran_on(0);
+        poller.note_core(0);
         let client = world.client(|model, futex| {
             let client = Client::attach(Region::new(model), futex).unwrap();
             let mut slot = client.claim(caller(1)).unwrap();
@@ -282,13 +282,13 @@ fn who_waits_a_little_gets_the_answer_or_gives_up() {
 }
 
 #[test]
-fn closing_wakes_who_sleeps() {
+fn closing_wakes_sleeping_clients() {
     check(4, || {
         let world = World::new(1);
         let session = world.session();
         let ring = session.ring().unwrap();
         let mut poller = ring.poller();
-        poller.ran_on(0);
+        poller.note_core(0);
         let client = world.client(|model, futex| {
             assert_eq!(ask(model, futex, 1, None), Err(CallError::Gone));
             // Who has seen that it is closed sees it everywhere.

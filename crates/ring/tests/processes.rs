@@ -114,7 +114,7 @@ fn a_client_in_another_process() {
 }
 
 #[test]
-fn a_client_that_is_killed_disturbs_no_other() {
+fn a_killed_client_affects_no_other() {
     let memories = [memory(&layout()), memory(&layout())];
     let maps = memories.each_ref().map(|fd| Mapping::new(fd, layout().bytes()));
     let sessions =
@@ -135,14 +135,14 @@ fn a_client_that_is_killed_disturbs_no_other() {
     assert!(wait(&mut other));
     // An answer to nobody; and the dead one's session still works for another process of it.
     call.reply(Response::status(0));
-    assert_eq!(rings[0].in_hand(), 0);
+    assert_eq!(rings[0].pending_calls(), 0);
     let mut child = start("client", &memories[0]);
     serve(&mut poller, || child.try_wait().unwrap().is_none());
     assert!(wait(&mut child));
 }
 
 #[test]
-fn a_service_that_is_killed_leaves_nobody_waiting() {
+fn a_killed_service_leaves_no_client_waiting() {
     let memory = memory(&layout());
     let mapping = Mapping::new(&memory, layout().bytes());
     let mut service = start("service", &memory);

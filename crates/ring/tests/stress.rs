@@ -32,7 +32,7 @@ fn mirror(mut call: vellum_ring::Call<'_, Linux>) {
 
 fn serve(poller: &mut Poller<'_, Linux>, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
-        poller.ran_on(Linux.core());
+        poller.note_core(Linux.core());
         match poller.poll_for(20_000) {
             Some(call) => mirror(call),
             None => {
@@ -97,7 +97,7 @@ fn eight_threads_with_data_both_ways() {
     });
     println!("{calls} calls, {} times full", full.into_inner());
     assert!(calls > 100);
-    assert_eq!(ring.in_hand(), 0);
+    assert_eq!(ring.pending_calls(), 0);
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn one_call_at_a_time() {
 
     // The data end where the request's do, and answers are of the call that they are to.
     let (first, second) = (poller.poll().unwrap(), poller.poll().unwrap());
-    assert_eq!(ring.in_hand(), 2);
+    assert_eq!(ring.pending_calls(), 2);
     assert!(poller.poll().is_none());
     let (mut first, second) = if first.request().tag == 1 { (first, second) } else { (second, first) };
     let mut data = [0; 128];
@@ -155,7 +155,7 @@ fn one_call_at_a_time() {
     let taken = poller.poll().unwrap();
     drop(late);
     assert!(!taken.reply(Response::status(0)));
-    assert_eq!(ring.in_hand(), 0);
+    assert_eq!(ring.pending_calls(), 0);
     // Both slots are free again, after a call was taken back as well.
     drop(send(7, 0).unwrap());
     assert!(poller.poll().is_none());
@@ -164,12 +164,12 @@ fn one_call_at_a_time() {
     drop(both);
 
     // How far a service that has gone had come.
-    assert_eq!(send(11, 0).unwrap().give_up(), ServiceProgress::NotBegun);
+    assert_eq!(send(11, 0).unwrap().abandon(), ServiceProgress::NotBegun);
     let mut in_hand = |announced: &[bool]| {
         let pending = send(12, 0).unwrap();
         let call = poller.poll().unwrap();
         announced.iter().for_each(|changes| call.announce(*changes));
-        let left = pending.give_up();
+        let left = pending.abandon();
         call.reply(Response::status(0));
         left
     };

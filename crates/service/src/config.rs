@@ -267,12 +267,12 @@ impl Config {
 
     /// The upper and its work directory, where they are written to.
     #[must_use]
-    pub fn written(&self) -> Option<(&LayerSource, &LayerSource)> {
+    pub fn writable_layers(&self) -> Option<(&LayerSource, &LayerSource)> {
         self.upper.as_ref().zip(self.work.as_ref()).filter(|_| self.writable())
     }
 
     /// The layers that are only read, the top one first; in a read-only mount, an upper is one of them.
-    pub fn only_read(&self) -> impl Iterator<Item = &LayerSource> {
+    pub fn read_only_layers(&self) -> impl Iterator<Item = &LayerSource> {
         self.upper.iter().filter(|_| !self.writable()).chain(&self.lowers)
     }
 
@@ -284,8 +284,8 @@ impl Config {
 
     /// Those of its layers that lie on CephFS.
     pub fn ceph_layers(&self) -> impl Iterator<Item = &CephLayer> {
-        let written = self.written().into_iter().flat_map(|(upper, work)| [upper, work]);
-        written.chain(self.only_read()).filter_map(LayerSource::ceph)
+        let written = self.writable_layers().into_iter().flat_map(|(upper, work)| [upper, work]);
+        written.chain(self.read_only_layers()).filter_map(LayerSource::ceph)
     }
 
     /// Has those of its layers on CephFS that leave their cluster open lie on this one.
@@ -328,7 +328,7 @@ impl Config {
             return wrong(format!("a cache of {} bytes, less than {}", cache.bytes, Cache::MIN));
         }
         if let Some(behind) = self.write_behind {
-            let is_far = self.written().is_some_and(|(upper, _)| upper.ceph().is_some());
+            let is_far = self.writable_layers().is_some_and(|(upper, _)| upper.ceph().is_some());
             if !is_far
                 || !WritebackConfig::BYTES.contains(&behind.bytes)
                 || !WritebackConfig::AGES.contains(&behind.age)
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn all_of_it_comes_back() {
+    fn a_config_survives_a_round_trip() {
         for config in [Config::default(), full()] {
             let text = serde_json::to_vec(&config).unwrap();
             assert_eq!(serde_json::from_slice::<Config>(&text).unwrap(), config);
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_may_be_missing_and_nothing_unknown() {
+    fn missing_and_unknown_fields_are_refused() {
         let whole = serde_json::to_value(full()).unwrap();
         let read = |value: &Value| serde_json::from_value::<Config>(value.clone()).map_err(|e| e.to_string());
         for place in ["", "/flags"] {
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_command_line_says_is_refused() {
+    fn a_config_outside_the_limits_is_refused() {
         full().check().unwrap();
         let many = Config { lowers: vec![Path::new("/l").into(); LAYERS_MAX + 1], ..full() };
         let threads = Config { workers: NonZeroUsize::new(WORKERS_MAX + 1), ..full() };

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_to_do_comes_last() {
+    fn the_remedy_is_printed_last() {
         let failure =
             Failure::input("layer /a").remedy("give\nanother").because(std::io::Error::other("no disk"));
         assert_eq!(failure.clone().context("m").to_string(), "m: layer /a: no disk; give\\nanother");
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_are_kept_and_shown_once() {
+    fn causes_are_preserved_and_printed_once() {
         let below = || std::io::Error::other("no disk");
         let failure = Failure::input("layer /a").because(Outer(below()));
         assert_eq!(failure.to_string(), "layer /a: reading\\nit: no disk");

@@ -2,7 +2,7 @@
 //!
 //! `config` says what an instance is made of; `layers` opens and checks the layers, wherever they come from; `instance` answers
 //! questions about the tree through the tree itself; `mounts` is where it is mounted; `process` makes the process, `sandbox` takes
-//! its privileges away, and `pool` puts all of it together, for one mount or for many. `store_door` lets commands use a store that a mount
+//! its privileges away, and `pool` puts all of it together, for one mount or for many. `store_server` lets commands use a store that a mount
 //! has open.
 #![forbid(unsafe_code)]
 
@@ -16,7 +16,7 @@ pub mod pool;
 pub mod process;
 pub mod raw_view;
 pub mod sandbox;
-pub mod store_door;
+pub mod store_server;
 
 pub use failure::Failure;
 pub use layers::source::LayerSource;

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The C library does not hear of it: in the child, everything that it keeps per thread is right in threads that are started from
 /// then on, and the first thread should do nothing but start one and wait for it.
 pub fn fork_with_descriptors() -> Result<Fork, Errno> {
-    if !is_alone() {
+    if !is_single_threaded() {
         return Err(Errno::BUSY);
     }
     let flags = libc::c_long::from(libc::CLONE_FILES | libc::SIGCHLD);
@@ -38,7 +38,7 @@ pub fn fork_with_descriptors() -> Result<Fork, Errno> {
 }
 
 /// Whether this is the only thread of its process.
-fn is_alone() -> bool {
+fn is_single_threaded() -> bool {
     // SAFETY: a process of one thread has nothing to leave, and of others the kernel says EINVAL.
     unsafe { libc::unshare(libc::CLONE_THREAD) == 0 }
 }

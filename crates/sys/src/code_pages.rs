@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_to_stays() {
+    fn written_pages_are_not_dropped() {
         let maps = "1000-3000 r--p 00000000 fe:00 12 /bin/it\n3000-5000 r-xp 00002000 fe:00 12 /bin/it\n\
                     5000-6000 r--p 00004000 fe:00 12 /bin/it\n6000-7000 rw-p 00005000 fe:00 12 /bin/it\n\
                     8000-9000 rw-p 00000000 00:00 0 [heap]\na000-b000 r-xp 00000000 00:00 0 [vdso]\n";
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn the_program_goes_on_without_its_pages() {
+    fn the_program_runs_after_dropping_its_code_pages() {
         find_code();
         drop_code();
         assert!(CODE.get().is_some_and(|code| !code.is_empty()));

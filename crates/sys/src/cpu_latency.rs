@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_held_while_there_is_much_to_do() {
+    fn the_latency_request_is_held_under_load() {
         let latency = latency("/dev/null");
         let mut pulse = Pulse::new(Some(Arc::clone(&latency)));
         assert!(!pulse.beat(3, 1));
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_held_until_the_last_one_lets_go() {
+    fn the_latency_request_lasts_until_the_last_user_ends() {
         let latency = latency("/dev/null");
         let [mut first, mut second] = [(); 2].map(|()| Pulse::new(Some(Arc::clone(&latency))));
         assert!(first.beat(1000, 1) && second.beat(1000, 1));
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_calls_often_keeps_processors_awake_and_one_that_does_not_lets_them_go() {
+    fn only_frequent_calls_hold_the_latency_request() {
         let latency = latency("/dev/null");
         let mut burst = Burst::new(Arc::clone(&latency));
         let begin = Instant::now();

@@ -75,7 +75,7 @@ mod tests {
     use std::sync::atomic::Ordering::Relaxed;
 
     #[test]
-    fn each_change_is_looked_at_before_it_is_made() {
+    fn the_crash_point_precedes_each_change() {
         const KIND: MemoryKind = MemoryKind { name: c"test", magic: 7, words: 1024..=1024 };
         let memory = Rc::new(PersistentMemory::create(&KIND, 1024).unwrap());
         let seen = Rc::new(RefCell::new(Vec::new()));

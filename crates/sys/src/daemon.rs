@@ -102,7 +102,7 @@ pub fn become_io_flusher() -> Result<(), Errno> {
 
 /// Has signals do what they do by default, whatever the process that started this one did with them; but for the limits of processor
 /// time and file size, which are errors from then on and no reason to die, and pipes without readers. Handlers stay.
-pub fn calm_signals() {
+pub fn reset_signals() {
     const IGNORED: [libc::c_int; 3] = [libc::SIGXCPU, libc::SIGXFSZ, libc::SIGPIPE];
     for signal in 1..32 {
         let mut now = MaybeUninit::<libc::sigaction>::uninit();
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_held_signal_can_be_waited_for() {
+    fn a_blocked_signal_can_be_waited_for() {
         std::thread::spawn(|| {
             let held = BlockedSignals::hold(&[libc::SIGUSR2]).unwrap();
             let me = rustix::thread::gettid();

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 pub fn has_writers(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
     match lease_to_read(fd) {
         Err(Errno::AGAIN) => Ok(true),
-        other => other.and_then(|()| give_lease_back(fd)).map(|()| false),
+        other => other.and_then(|()| release_lease(fd)).map(|()| false),
     }
 }
 
@@ -23,7 +23,7 @@ pub fn lease_to_read(fd: BorrowedFd<'_>) -> Result<(), Errno> {
 }
 
 /// Gives a lease back.
-pub fn give_lease_back(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+pub fn release_lease(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     set_lease(fd, libc::F_UNLCK)
 }
 
@@ -61,7 +61,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn who_has_it_open_to_write_is_seen() {
+    fn open_writers_are_detected() {
         ignore_leases();
         let file = tempfile::NamedTempFile::new().unwrap();
         let reader = File::open(file.path()).unwrap();

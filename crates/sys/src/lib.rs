@@ -45,16 +45,16 @@ pub use clone_files::{
     signal_on_data,
 };
 pub use code_pages::{drop_code, find_code};
-pub use daemon::{BlockedSignals, Fork, become_io_flusher, calm_signals, fork, thread_count};
+pub use daemon::{BlockedSignals, Fork, become_io_flusher, fork, reset_signals, thread_count};
 pub use fork_shared_words::{FAMILY_WORDS, ForkSharedWords};
-pub use lease::{give_lease_back, has_writers, ignore_leases, lease_to_read, open_beside_leases};
+pub use lease::{has_writers, ignore_leases, lease_to_read, open_beside_leases, release_lease};
 pub use lock::{LockKind, is_ofd_shared};
 pub use map::ReadMap;
 pub use mountinfo::{Mount, mounts, parse_mounts, top_mount};
 pub use persistent_memory::{MemoryKind, MemoryWord, PersistentMemory, SEAL_EXEC};
 pub use pidfd::{Ids, THREAD, ids_of, ids_of_thread, peer_process, process_of_thread};
 pub use process::{
-    clear_umask, descriptor_limit, lift_limits, raise_descriptor_limit, settle_memory, trim_memory,
+    clear_umask, descriptor_limit, lift_limits, limit_allocator, raise_descriptor_limit, trim_memory,
     unshare_ipc, unshare_mounts,
 };
 pub use remote_call::{BorrowedThread, RemoteFunction};
@@ -62,13 +62,13 @@ pub use remove_tree::{remove_tree, remove_tree_at};
 pub use seccomp::{FilterInstruction, install_filter};
 pub use shared_region::SharedRegion;
 pub use socket::{
-    Peer, SENT_AT_ONCE, has_unread, look_ahead, peer, refuse_rights, refuses_rights, send_with,
+    Peer, SENT_AT_ONCE, has_unread, peek_message, peer, refuse_rights, refuses_rights, send_with,
 };
 pub use stat::{Stat, Time};
 pub use stat_fs::FsStat;
 pub use sys::{Real, Result, Sys};
 pub use thread_signal::signal_thread;
-pub use uncached_stat::fresh_size;
+pub use uncached_stat::uncached_size;
 pub use usage::{Usage, UsageScope, usage};
 pub use vellum_ring::{fnv1a, memory};
 pub use wait::{wait_for, wait_until};

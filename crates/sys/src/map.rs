@@ -76,7 +76,7 @@ mod tests {
     use std::io::Write;
 
     #[test]
-    fn a_mapping_shows_the_file_and_what_is_written_later() {
+    fn a_mapping_shows_later_writes() {
         let mut path = std::env::temp_dir();
         path.push(format!("vellum-sys-map-{}", std::process::id()));
         let mut file = std::fs::OpenOptions::new()

@@ -34,17 +34,17 @@ pub fn end(target: &Path) -> Result<()> {
     rustix::mount::unmount(target, UnmountFlags::NOFOLLOW | UnmountFlags::FORCE | UnmountFlags::DETACH)
 }
 
-/// All that is asked of open_tree(2) by [`alone`], the only user of it in a service.
+/// All that is asked of open_tree(2) by [`detached_directory`], the only user of it in a service.
 #[must_use]
-pub fn alone_flags() -> OpenTreeFlags {
+pub fn detached_directory_flags() -> OpenTreeFlags {
     OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::from_bits_retain(AtFlags::EMPTY_PATH.bits())
 }
 
 /// A new mount of a directory alone, seen nowhere. EINVAL: the kernel makes none of one that is not in the tree (before Linux 6.15).
-pub fn alone(directory: impl AsFd) -> Result<OwnedFd> {
-    rustix::mount::open_tree(directory, "", alone_flags())
+pub fn detached_directory(directory: impl AsFd) -> Result<OwnedFd> {
+    rustix::mount::open_tree(directory, "", detached_directory_flags())
 }
 
 /// A new filesystem in memory, seen nowhere, for so many small files: no devices, no set-id bits, nothing is run. Others than its owner

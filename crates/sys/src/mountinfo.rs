@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_byte_in_octal_is_undone() {
+    fn only_octal_bytes_are_unescaped() {
         assert_eq!(unescape(br"/a\040b\134"), br"/a b\");
         assert_eq!(unescape(br"\377\477\08x\1"), b"\xff\\477\\08x\\1");
     }

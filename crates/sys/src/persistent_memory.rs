@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_seen_through_another_mapping_and_can_be_given_back() {
+    fn written_words_are_shared_and_can_be_released() {
         let one = created();
         one.store(700, 7, Relaxed);
         one.write(&8_u64.to_ne_bytes(), 701 * 8).unwrap();
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_changes_the_size() {
+    fn the_size_is_sealed() {
         let memory = created();
         assert_eq!(ftruncate(&memory, 4096), Err(Errno::PERM));
         assert_eq!(ftruncate(&memory, 1 << 20), Err(Errno::PERM));
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_refused() {
+    fn foreign_memory_is_refused() {
         assert_eq!(PersistentMemory::create(&KIND, 512).unwrap_err(), Errno::INVAL);
         let open = |memory: OwnedFd| PersistentMemory::open(&KIND, memory).map(drop);
         let memory = || memfd_create(c"test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();

@@ -109,7 +109,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn who_is_at_the_other_end_is_told() {
+    fn the_peer_process_is_identified() {
         let (one, _other) = UnixStream::pair().unwrap();
         let told = peer_process(one.as_fd()).and_then(|process| ids_of(process.as_fd()));
         match told {
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_is_told_as_its_process() {
+    fn a_thread_has_the_ids_of_its_process() {
         let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let id = || rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
         let told = std::thread::spawn(move || ids_of_thread(id())).join().unwrap();
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_is_its_processs() {
+    fn a_thread_belongs_to_its_process() {
         let id = || rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
         let told = std::thread::spawn(move || process_of_thread(id())).join().unwrap();
         assert_eq!(told, Some(std::process::id()));
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_process_has_no_ids() {
+    fn a_descriptor_without_a_process_has_no_ids() {
         assert!(ids_of(std::fs::File::open("/dev/null").unwrap().as_fd()).is_err());
     }
 }

@@ -80,7 +80,7 @@ pub fn unshare_mounts() -> Result<(), Errno> {
 
 /// Has the allocator take no more arenas than so many, and large pieces from the system, to which they go back at once. It learns otherwise
 /// to keep them.
-pub fn settle_memory(arenas: usize) {
+pub fn limit_allocator(arenas: usize) {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
         let arenas = i32::try_from(arenas.max(1)).unwrap_or(i32::MAX);

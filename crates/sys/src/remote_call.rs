@@ -87,7 +87,7 @@ fn stopped(thread: libc::pid_t, meanwhile: &mut dyn FnMut()) -> Result<libc::c_i
 
 /// Waits for threads that end while another one is being held. With that thread about to become another program, the kernel holds none of the process
 /// until these have been waited for.
-fn look_after(known: &Mutex<Vec<libc::pid_t>>, done: &AtomicBool) {
+fn reap_ended_threads(known: &Mutex<Vec<libc::pid_t>>, done: &AtomicBool) {
     loop {
         thread::park_timeout(LONG);
         if done.load(SeqCst) {
@@ -129,7 +129,7 @@ impl BorrowedThread {
                     numbers.filter(|number| !self.threads.contains(number)).collect::<Vec<_>>().into_iter();
                 let all = new.try_for_each(|number| {
                     if !self.threads.is_empty() && watcher.is_none() {
-                        watcher = Some(scope.spawn(|| look_after(&known, &done)));
+                        watcher = Some(scope.spawn(|| reap_ended_threads(&known, &done)));
                     }
                     self.hold(process, number)?;
                     known.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&self.threads);
@@ -151,7 +151,7 @@ impl BorrowedThread {
         let seize = || ptrace(libc::PTRACE_SEIZE, thread, 0, OPTIONS);
         match seize() {
             // Ended, or about to: it is looked for again.
-            Err(Errno::SRCH | Errno::PERM) if !is_there(thread) => return Ok(()),
+            Err(Errno::SRCH | Errno::PERM) if !is_alive(thread) => return Ok(()),
             // Or another one has got its number, by exec.
             Err(Errno::SRCH | Errno::PERM) => seize()?,
             seized => seized?,
@@ -206,17 +206,17 @@ impl BorrowedThread {
         // By a thread that is not the first one, exec takes the thread's number away.
         let is_other = matches!(called, Err(Errno::STALE | Errno::CHILD));
         if is_other || ThreadOrigin::read(thread).is_some_and(|now| now != who) {
-            self.let_go();
+            self.release();
             return Err(Errno::STALE);
         }
-        let mut restored = set_registers(thread, &before).and_then(|()| state.put_back(thread));
+        let mut restored = set_registers(thread, &before).and_then(|()| state.restore(thread));
         let masked = ptrace(SETSIGMASK, thread, size_of::<u64>(), &raw const mask as usize);
         restored = restored.and(masked.map(drop));
         restored.and(called)
     }
 
     /// Has all go on as they are.
-    fn let_go(&mut self) {
+    fn release(&mut self) {
         for (at, thread) in self.threads.drain(..).enumerate() {
             let signal = if at == 0 { self.signal } else { 0 };
             let detached = || ptrace(libc::PTRACE_DETACH, thread, 0, signal as usize);
@@ -272,11 +272,11 @@ impl BorrowedThread {
             match libc::WSTOPSIG(status) {
                 // An event, and no signal.
                 _ if status >> 16 != 0 => {}
-                libc::SIGTRAP if is_of_the_kernel(thread) => {
+                libc::SIGTRAP if is_kernel_signal(thread) => {
                     self.signal = if late == 0 { self.signal } else { late };
                     return Ok(now.rax);
                 }
-                libc::SIGSEGV | libc::SIGBUS if is_of_the_kernel(thread) => return Err(Errno::FAULT),
+                libc::SIGSEGV | libc::SIGBUS if is_kernel_signal(thread) => return Err(Errno::FAULT),
                 signal => late = signal,
             }
         }
@@ -285,7 +285,7 @@ impl BorrowedThread {
 }
 
 /// Whether a thread has not ended.
-fn is_there(thread: libc::pid_t) -> bool {
+fn is_alive(thread: libc::pid_t) -> bool {
     let stat = fs::read_to_string(format!("/proc/{thread}/stat")).unwrap_or_default();
     stat.rsplit(')')
         .next()
@@ -303,7 +303,7 @@ fn ignores_traps(thread: libc::pid_t) -> bool {
 
 /// Whether a signal that a thread has stopped for comes from what it has done itself.
 #[cfg(target_arch = "x86_64")]
-fn is_of_the_kernel(thread: libc::pid_t) -> bool {
+fn is_kernel_signal(thread: libc::pid_t) -> bool {
     // SAFETY: of plain numbers, all of which may be 0.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
     ptrace(libc::PTRACE_GETSIGINFO, thread, 0, &raw mut info as usize).is_ok() && info.si_code > 0
@@ -355,7 +355,7 @@ impl State {
         Ok(Self(bytes))
     }
 
-    fn put_back(mut self, thread: libc::pid_t) -> Result<()> {
+    fn restore(mut self, thread: libc::pid_t) -> Result<()> {
         let mut part = libc::iovec { iov_base: self.0.as_mut_ptr().cast(), iov_len: self.0.len() };
         ptrace(libc::PTRACE_SETREGSET, thread, X86_XSTATE, &raw mut part as usize).map(drop)
     }
@@ -363,7 +363,7 @@ impl State {
 
 impl Drop for BorrowedThread {
     fn drop(&mut self) {
-        self.let_go();
+        self.release();
     }
 }
 

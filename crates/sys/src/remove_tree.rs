@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_after_so_many_entries() {
+    fn removal_stops_at_its_entry_limit() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("top/a/b/c")).unwrap();
         fs::write(dir.path().join("top/a/file"), "").unwrap();
@@ -193,7 +193,7 @@ mod tests {
 
     /// Directories are exchanged with links that lead out of the tree, at all depths, while it is being removed.
     #[test]
-    fn what_others_put_in_the_way_is_not_followed() {
+    fn concurrently_planted_links_are_not_followed() {
         const PAIRS: u32 = 40;
         const ROUNDS: u32 = 6;
         let dir = tempfile::tempdir().unwrap();

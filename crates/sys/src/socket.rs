@@ -46,7 +46,7 @@ pub fn peer(socket: BorrowedFd<'_>) -> Result<Peer> {
 
 /// Waits for what comes next at a socket of this number, which whoever has started this program may have left, and leaves it there: how many bytes
 /// that is. ENOTSOCK, EBADF: there is none.
-pub fn look_ahead(number: RawFd, to: &mut [u8]) -> Result<usize> {
+pub fn peek_message(number: RawFd, to: &mut [u8]) -> Result<usize> {
     // SAFETY: the kernel writes no more than there is room for.
     let got = unsafe { libc::recv(number, to.as_mut_ptr().cast(), to.len(), libc::MSG_PEEK) };
     usize::try_from(got).map_err(|_| last_errno())
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_under_way_is_seen() {
+    fn unread_messages_are_detected() {
         let (one, mut other) = UnixStream::pair().unwrap();
         assert_eq!(has_unread(one.as_fd()), Ok(false));
         send_descriptor(&one).unwrap();
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_takes_no_descriptors_if_it_is_to() {
+    fn a_socket_can_refuse_descriptors() {
         let dir = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(dir.path().join("s")).unwrap();
         let before = UnixStream::connect(dir.path().join("s")).unwrap();
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn who_connects_is_known() {
+    fn the_peer_of_a_socket_is_known() {
         let (one, _other) = UnixStream::pair().unwrap();
         let found = peer(one.as_fd()).unwrap();
         let expected = (rustix::process::geteuid().as_raw(), Some(std::process::id().cast_signed()));

@@ -131,7 +131,7 @@ mod tests {
     use rustix::fs::CWD;
 
     #[test]
-    fn both_calls_say_the_same() {
+    fn statx_and_fstatat_agree() {
         for path in [c"/", c"/etc/passwd", c"/dev/null", c"/proc/self/exe"] {
             let new = stat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).unwrap();
             let old = by_fstatat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).unwrap();

@@ -20,7 +20,7 @@ mod tests {
     use rustix::io::Errno;
 
     #[test]
-    fn only_threads_that_are_there_get_one() {
+    fn only_existing_threads_are_signalled() {
         let (process, thread) = (std::process::id(), rustix::thread::gettid());
         let thread = thread.as_raw_nonzero().get().cast_unsigned();
         // The default for this one is that nothing happens.

@@ -12,7 +12,7 @@ use std::path::Path;
 /// # Errors
 ///
 /// Those of statx(2), and a path with a zero byte in it.
-pub fn fresh_size(path: &Path) -> std::io::Result<u64> {
+pub fn uncached_size(path: &Path) -> std::io::Result<u64> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     let mut found = MaybeUninit::<libc::statx>::zeroed();
     let (flags, mask) = (libc::AT_STATX_FORCE_SYNC, libc::STATX_BASIC_STATS);
@@ -34,9 +34,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("x");
         std::fs::write(&file, [0; 77]).unwrap();
-        assert_eq!(fresh_size(&file).unwrap(), 77);
-        let missing = fresh_size(&dir.path().join("y")).unwrap_err();
+        assert_eq!(uncached_size(&file).unwrap(), 77);
+        let missing = uncached_size(&dir.path().join("y")).unwrap_err();
         assert_eq!(missing.kind(), std::io::ErrorKind::NotFound);
-        assert!(fresh_size(Path::new("a\0b")).is_err());
+        assert!(uncached_size(Path::new("a\0b")).is_err());
     }
 }

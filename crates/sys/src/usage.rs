@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn use_grows() {
+    fn cpu_usage_grows() {
         let before = usage(UsageScope::Process).unwrap();
         std::thread::sleep(Duration::from_millis(1));
         let after = usage(UsageScope::Process).unwrap();

@@ -40,7 +40,7 @@ struct XattrArgs {
 pub(crate) static NO_XATTRAT: AtomicBool = AtomicBool::new(false);
 
 /// Whether the calls relative to a directory exist, as far as known.
-fn known_missing() -> bool {
+fn is_known_missing() -> bool {
     NO_XATTRAT.load(Ordering::Relaxed)
 }
 
@@ -139,10 +139,10 @@ enum XattrPath<'a> {
 fn way(of: XattrTarget<'_>) -> Result<XattrPath<'_>, Errno> {
     Ok(match of {
         XattrTarget::File(fd) => XattrPath::Fd(fd),
-        XattrTarget::Dir(fd) if known_missing() => XattrPath::Follow(ProcPath::of_fd(fd)),
+        XattrTarget::Dir(fd) if is_known_missing() => XattrPath::Follow(ProcPath::of_fd(fd)),
         XattrTarget::Dir(fd) => XattrPath::At(fd, c"."),
         XattrTarget::Held(fd) => XattrPath::Follow(ProcPath::of_fd(fd)),
-        XattrTarget::Name(fd, name) if known_missing() => XattrPath::NoFollow(ProcPath::below(fd, name)?),
+        XattrTarget::Name(fd, name) if is_known_missing() => XattrPath::NoFollow(ProcPath::below(fd, name)?),
         XattrTarget::Name(fd, name) => XattrPath::At(fd, name),
     })
 }

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_zones_says_so() {
+    fn a_device_without_zones_is_recognised() {
         let file = tempfile::tempfile().expect("a file");
         assert_eq!(zone_count(&file), Err(Errno::NOTTY));
         assert_eq!(report_zones(&file, 0, 8), Err(Errno::NOTTY));

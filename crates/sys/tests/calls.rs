@@ -32,7 +32,7 @@ fn kinds_are_numbered_in_their_order() {
 }
 
 #[test]
-fn the_real_calls_carry_nothing() {
+fn the_real_implementation_has_no_state() {
     assert_eq!(size_of::<Real>(), 0);
 }
 
@@ -97,7 +97,7 @@ fn attributes_are_reached_by_every_way() {
 }
 
 #[test]
-fn held_objects_are_changed_without_being_opened() {
+fn path_descriptors_are_changed_without_opening() {
     let (_dir, fd) = scratch();
     drop(Real.open(fd.as_fd(), c"f", CREATE, 0o600).unwrap());
     Real.make_symlink(c"target", fd.as_fd(), c"l").unwrap();
@@ -115,7 +115,7 @@ fn held_objects_are_changed_without_being_opened() {
 }
 
 #[test]
-fn beneath_means_beneath() {
+fn resolution_stays_beneath_the_directory() {
     let (_dir, fd) = scratch();
     Real.make_dir(fd.as_fd(), c"a", 0o700).unwrap();
     Real.make_dir(fd.as_fd(), c"a/b", 0o700).unwrap();

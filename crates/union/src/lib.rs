@@ -1,7 +1,7 @@
 //! The union: several layers become one writable tree.
 //!
 //! The union knows layers, whiteouts, opaque directories, redirects and copy-up. It knows nothing of FUSE, of
-//! system calls or of threads: fronts call it through [`vellum_vfs::Filesystem`], doors through
+//! system calls or of threads: fronts call it through [`vellum_vfs::Filesystem`], servers beside the kernel through
 //! [`vellum_vfs::Handout`], and it stores through [`vellum_vfs::Branch`].
 //!
 //! Where to find what: `layers` is what the layers hold and how one name is found through all of them, `nodes` what a

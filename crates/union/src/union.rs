@@ -39,7 +39,7 @@ impl Union {
     }
 
     /// Goes on with what a predecessor has left in [`UnionConfig::ledger`]; `held`: the descriptors that it names
-    /// ([`crate::Ledger::held`]). To be called before the kernel asks for anything.
+    /// ([`crate::Ledger::held_descriptors`]). To be called before the kernel asks for anything.
     pub fn resume(&self, held: HashMap<RawFd, OwnedFd>) {
         self.0.resume(held);
     }
@@ -63,7 +63,7 @@ impl Union {
     /// Asks the kernel to forget about `wanted` nodes that it does not use, from where the last call ended (0: from the beginning); where
     /// to go on. They are forgotten a moment later. ENOSYS: the kernel cannot be asked. To be called by a thread that answers nothing.
     pub fn prune(&self, from: usize, wanted: usize) -> Result<usize> {
-        let (nodes, next) = self.0.nodes.known(from, wanted);
+        let (nodes, next) = self.0.nodes.kernel_nodes(from, wanted);
         if let Some(kernel) = self.0.coherence.kernel() {
             kernel.notifier.prune(&nodes)?;
         }

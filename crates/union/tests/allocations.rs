@@ -40,7 +40,7 @@ fn again(what: &str, mut act: impl FnMut()) {
 }
 
 #[test]
-fn what_is_done_again_allocates_nothing() {
+fn repeated_operations_allocate_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let fs = &union(dir.path());
     let node = |path: &str| walk(fs, path).unwrap().unwrap().node;

@@ -25,7 +25,7 @@ fn node(fs: &Union, path: &str) -> NodeId {
 /// A directory that gets another group and the set-group-id bit, of which only the first half succeeds: what is made in it
 /// afterwards inherits what the directory is by then.
 #[test]
-fn a_change_done_by_half_is_inherited_by_half() {
+fn a_partially_applied_change_is_recovered_partially() {
     let disk = MemoryBranch::new();
     let lower = disk.subtree("lower").unwrap().root();
     lower.make_dir(name(c"dir"), 0o775).unwrap();
@@ -51,7 +51,7 @@ fn a_change_done_by_half_is_inherited_by_half() {
 
 /// Somebody sets the time of change in the middle of an operation that puts it back as it was: the time that was set stays.
 #[test]
-fn times_that_are_set_stay() {
+fn set_times_are_preserved() {
     const SIZE: u64 = 256 << 10;
     /// Long enough for who does not wait, and no longer for who does.
     const PATIENCE: Duration = Duration::from_millis(50);

@@ -72,14 +72,14 @@ fn lists(deaf: Option<Deaf>) {
     for thread in threads {
         thread.join().unwrap();
     }
-    world.believes_what_is();
+    world.check_beliefs();
 }
 
 fn one_name(deaf: Option<Deaf>) {
     let world = World::new(deaf);
     let threads = [
         spawn(&world, |world| {
-            (0..STEPS).for_each(|_| kernel::make_or_take_away(world, 1, NAMES[0], NAMES[1]));
+            (0..STEPS).for_each(|_| kernel::create_or_remove(world, 1, NAMES[0], NAMES[1]));
         }),
         spawn(&world, |world| (0..STEPS).for_each(|_| parties::make(world, NAMES[0]))),
         spawn(&world, |world| parties::takeover(world, SHORT_LIFE)),
@@ -87,7 +87,7 @@ fn one_name(deaf: Option<Deaf>) {
     for thread in threads {
         thread.join().unwrap();
     }
-    world.believes_what_is();
+    world.check_beliefs();
 }
 
 fn scenario(deaf: Option<Deaf>, what: Scenario) {
@@ -109,7 +109,7 @@ fn scenario(deaf: Option<Deaf>, what: Scenario) {
     for thread in threads {
         thread.join().unwrap();
     }
-    world.believes_what_is();
+    world.check_beliefs();
 }
 
 fn spawn(
@@ -128,28 +128,28 @@ fn explore(deaf: Option<Deaf>, what: Scenario, seed: u64, runs: usize) {
 }
 
 #[test]
-fn nobody_believes_what_has_changed() {
+fn caches_never_serve_stale_data() {
     let seed = seed();
     println!("seed {seed}");
     explore(None, Scenario::Alive, seed, runs());
 }
 
 #[test]
-fn nobody_believes_what_has_changed_over_a_takeover() {
+fn caches_never_serve_stale_data_over_a_takeover() {
     let seed = seed();
     println!("seed {seed}");
     explore(None, Scenario::Takeover, seed, runs());
 }
 
 #[test]
-fn a_request_that_comes_again_finds_its_name_as_it_has_left_it() {
+fn a_resent_request_finds_its_name_unchanged() {
     let seed = seed();
     println!("seed {seed}");
     explore(None, Scenario::OneName, seed, 4 * runs());
 }
 
 #[test]
-fn a_list_has_what_was_made() {
+fn a_listing_has_all_created_names() {
     let seed = seed();
     println!("seed {seed}");
     explore(None, Scenario::Lists, seed, 4 * runs());
@@ -157,7 +157,7 @@ fn a_list_has_what_was_made() {
 
 /// Each is found, or the exploration finds too little. How many orders that takes differs much from seed to seed.
 #[test]
-fn who_does_not_hear_or_look_is_caught() {
+fn skipped_notifications_are_detected() {
     let seed = seed();
     println!("seed {seed}");
     for deaf in Deaf::ALL {

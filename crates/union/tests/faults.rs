@@ -8,14 +8,14 @@
 mod common;
 #[path = "faults/completion.rs"]
 mod completion;
-#[path = "faults/door.rs"]
-mod door;
 #[path = "faults/fdatasync.rs"]
 mod fdatasync;
 #[path = "faults/flatten.rs"]
 mod flatten;
 #[path = "faults/growth.rs"]
 mod growth;
+#[path = "faults/handout.rs"]
+mod handout;
 #[path = "faults/scenarios.rs"]
 mod scenarios;
 #[path = "faults/sidecars.rs"]
@@ -25,7 +25,7 @@ mod stage;
 #[path = "faults/writeback.rs"]
 mod writeback;
 
-use common::bare;
+use common::errno_of;
 use common::fault::FaultPlan;
 use common::quiet::quietly;
 use common::tree::{self, Tree};
@@ -91,7 +91,7 @@ fn fresh(stage: &Stage, disk: &MemoryBranch) -> Union {
 
 /// Does the operation again where it has not been done, which must succeed now.
 fn again(stage: &Stage, scenario: &Scenario, known: &Known, union: &Union, what: &str) {
-    let done: Result<(), Errno> = bare((scenario.act)(union));
+    let done: Result<(), Errno> = errno_of((scenario.act)(union));
     let context = format!("{} {:?}, {what}, again", scenario.name, stage.kind);
     assert_eq!(done, Ok(()), "{context}");
     let seen = tree::of_union_with(union, false, &mut |_| false);
@@ -112,7 +112,7 @@ fn one_failure(
     let union = stage.mount(&disk, &plan);
     plan.reset();
     set(&plan);
-    let result = bare((scenario.act)(&union));
+    let result = errno_of((scenario.act)(&union));
     plan.reset();
     let what = format!("{what} {errno:?}, result {result:?}");
     // A copy that could not be marked with its origin's number has one of its own, which nobody is told at once.
@@ -126,7 +126,7 @@ fn one_failure(
         assert_eq!(state, State::After, "{} {:?}, {what}: success without effect", scenario.name, stage.kind);
     }
     // A client that is refused asks the kernel for the same: it must find everything as it was.
-    if stage.kind.door && result.is_err() {
+    if stage.kind.handout && result.is_err() {
         assert_eq!(state, State::Before, "{}, {what}: refused, and done", scenario.name);
     }
     // Another mount of the layers must see the same state.
@@ -140,7 +140,7 @@ fn one_failure(
         stage.kind
     );
     if state == State::Before {
-        growth::in_its_last_byte(stage, known, &disk, &format!("{} {:?}, {what}", scenario.name, stage.kind));
+        growth::write_last_bytes(stage, known, &disk, &format!("{} {:?}, {what}", scenario.name, stage.kind));
         again(stage, scenario, known, &union, &what);
         again(stage, scenario, known, &other, &format!("{what}, mounted again"));
     }
@@ -163,7 +163,7 @@ fn one_death(stage: &Stage, scenario: &Scenario, known: &Known, change: u64, tor
     if state == State::Before {
         again(stage, scenario, known, &other, &what);
     }
-    growth::to_its_old_size(
+    growth::restore_old_size(
         stage,
         known,
         (&copy, &other),
@@ -189,7 +189,7 @@ fn one_loss_of_power(stage: &Stage, scenario: &Scenario, known: &Known, number: 
     if !is_mixed && state_of(known, &seen, scenario, stage.kind, true, &what) == State::Before {
         again(stage, scenario, known, &other, &what);
     }
-    growth::to_its_old_size(
+    growth::restore_old_size(
         stage,
         known,
         (&copy, &other),
@@ -203,7 +203,7 @@ fn all(kinds: &[Kind], times: impl Fn(&Known) -> u64, each: impl Fn(&Stage, &Sce
     let mut problems: Vec<String> = Vec::new();
     for &kind in kinds {
         let stage = Stage::new(kind);
-        let scenarios = if kind.door { door::past_the_kernel() } else { scenarios::all() };
+        let scenarios = if kind.handout { handout::past_the_kernel() } else { scenarios::all() };
         for scenario in scenarios {
             if !(scenario.fits)(&kind) {
                 continue;
@@ -231,7 +231,7 @@ fn all(kinds: &[Kind], times: impl Fn(&Known) -> u64, each: impl Fn(&Stage, &Sce
 const ERRORS: [Errno; 3] = [Errno::NOSPC, Errno::IO, Errno::ACCESS];
 
 #[test]
-fn a_change_that_fails_leaves_a_whole_tree() {
+fn a_failed_change_leaves_a_consistent_tree() {
     all(
         &Kind::ALL,
         |known| known.changes,
@@ -244,10 +244,10 @@ fn a_change_that_fails_leaves_a_whole_tree() {
 }
 
 #[test]
-fn anything_that_fails_leaves_a_whole_tree() {
+fn any_failed_step_leaves_a_consistent_tree() {
     all(
         // Reads fail alike whatever the disk can do.
-        &[Kind::USUAL, Kind::BLOCKS, Kind::DOOR],
+        &[Kind::USUAL, Kind::BLOCKS, Kind::HANDOUT],
         |known| known.steps,
         |stage, scenario, known, step| {
             let set = |plan: &FaultPlan| plan.fail_step(step, Errno::IO);
@@ -257,7 +257,7 @@ fn anything_that_fails_leaves_a_whole_tree() {
 }
 
 #[test]
-fn death_leaves_a_whole_tree() {
+fn a_crash_leaves_a_consistent_tree() {
     all(
         &Kind::ALL,
         |known| known.changes * 2,
@@ -266,6 +266,6 @@ fn death_leaves_a_whole_tree() {
 }
 
 #[test]
-fn a_loss_of_power_leaves_a_whole_tree() {
+fn a_loss_of_power_leaves_a_consistent_tree() {
     all(&Kind::ALL, |known| (known.changes * 2).min(24), one_loss_of_power);
 }

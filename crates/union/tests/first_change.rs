@@ -122,7 +122,7 @@ fn changed(name: &CStr, loss: Loss, step: u64) -> Left {
 }
 
 #[test]
-fn what_is_open_stays_open() {
+fn open_files_survive_a_crash_of_the_copy_up() {
     for loss in [Loss::Unlink, Loss::Rename, Loss::Replace] {
         // A file of its own, one with another name, one that is copied by block.
         for name in [c"f1", c"f0", c"large"] {
@@ -149,7 +149,7 @@ enum Kill {
 
 /// A program has a file open to read, has looked up both of its names, and one is removed. The service knows the other no more when it has been
 /// killed, and the kernel does not ask again for what it knows: so the file is opened by a node that seems to have no name.
-fn opened_by_the_other_name(storage: Storage, is_linked: bool, is_looked_up: bool, kill: Kill) -> bool {
+fn opens_by_other_name(storage: Storage, is_linked: bool, is_looked_up: bool, kill: Kill) -> bool {
     let mut world = World::new(storage);
     let lookup = |world: &mut World, dir, name| {
         let entry = world.union.lookup(&ROOT, dir, named(name)).unwrap().unwrap();
@@ -230,7 +230,7 @@ fn killed_at<T: Send + 'static>(
     };
     match (kill, &world.kernel) {
         (Kill::Change(step), _) => world.plan.before_change(step, die),
-        (Kill::Word, Some(kernel)) => kernel.before_it_is_told(die),
+        (Kill::Word, Some(kernel)) => kernel.before_next_notification(die),
         _ => {}
     }
     let thread = std::thread::spawn(move || {
@@ -250,12 +250,11 @@ fn killed_at<T: Send + 'static>(
 fn a_name_that_only_the_kernel_knows_is_opened() {
     for storage in [Storage::Passthrough, Storage::FarPassthrough] {
         for (is_linked, is_looked_up) in [(false, false), (false, true), (true, false), (true, true)] {
-            opened_by_the_other_name(storage, is_linked, is_looked_up, Kill::Never);
-            assert!(opened_by_the_other_name(storage, is_linked, is_looked_up, Kill::Word));
-            if storage.is_far() {
-                let steps = (0..100).find(|step| {
-                    !opened_by_the_other_name(storage, is_linked, is_looked_up, Kill::Change(*step))
-                });
+            opens_by_other_name(storage, is_linked, is_looked_up, Kill::Never);
+            assert!(opens_by_other_name(storage, is_linked, is_looked_up, Kill::Word));
+            if storage.is_remote() {
+                let steps = (0..100)
+                    .find(|step| !opens_by_other_name(storage, is_linked, is_looked_up, Kill::Change(*step)));
                 assert!(steps.is_some_and(|steps| steps > 3), "{steps:?}");
             }
         }
@@ -296,7 +295,7 @@ fn renumbered(kill: u64) -> bool {
 }
 
 #[test]
-fn a_file_that_gets_another_number_is_found_by_either() {
+fn a_renumbered_file_is_found_by_both_numbers() {
     let steps = (0..100).find(|step| !renumbered(*step));
     assert!(steps.is_some_and(|steps| steps > 3), "{steps:?}");
 }

@@ -55,7 +55,7 @@ impl Ground {
     }
 
     /// Maps, does something, and says whether the mapping is still to be believed.
-    fn stays(&self, node: NodeId, act: impl FnOnce()) -> bool {
+    fn mapping_holds(&self, node: NodeId, act: impl FnOnce()) -> bool {
         let told = self.fs.mappable(node).unwrap().unwrap();
         assert_eq!(u64::from(told.slot) | u64::from(told.serial) << 32, node.0);
         assert_eq!((told.generation, told.size), (self.word(node), self.size(node)));
@@ -78,7 +78,7 @@ impl Ground {
 }
 
 #[test]
-fn a_cut_is_told_and_nothing_else_is() {
+fn only_a_truncation_advances_the_generation() {
     for profile in [Profile::Cached, Profile::Passthrough] {
         let dir = tempfile::tempdir().unwrap();
         let ground = Ground::new(dir.path(), profile);
@@ -88,18 +88,27 @@ fn a_cut_is_told_and_nothing_else_is() {
             let times = SetTime::At(Timestamp { secs: 5, nanos: 5 });
             let set = SetAttr { mtime: Some(times), mode: Some(0o600), ..SetAttr::default() };
             assert!(
-                ground.stays(node, || assert!(ground.fs.setattr(&ROOT, node, None, &set).is_ok())),
+                ground.mapping_holds(node, || assert!(ground.fs.setattr(&ROOT, node, None, &set).is_ok())),
                 "{what}"
             );
-            assert!(ground.stays(node, || ground.write(node, 100)), "{what}: a write, and a copy-up");
-            assert!(ground.stays(node, || ground.write(node, ground.size(node))), "{what}: an append");
-            assert!(ground.stays(node, || ground.fs.fsync(&ROOT, node, NO_HANDLE, false).unwrap()), "{what}");
-            assert!(!ground.stays(node, || ground.cut(node, 5000)), "{what}: a cut");
-            assert!(!ground.stays(node, || ground.cut(node, 0)), "{what}: a cut to nothing");
+            assert!(ground.mapping_holds(node, || ground.write(node, 100)), "{what}: a write, and a copy-up");
+            assert!(
+                ground.mapping_holds(node, || ground.write(node, ground.size(node))),
+                "{what}: an append"
+            );
+            assert!(
+                ground.mapping_holds(node, || ground.fs.fsync(&ROOT, node, NO_HANDLE, false).unwrap()),
+                "{what}"
+            );
+            assert!(!ground.mapping_holds(node, || ground.cut(node, 5000)), "{what}: a cut");
+            assert!(!ground.mapping_holds(node, || ground.cut(node, 0)), "{what}: a cut to nothing");
             ground.write(node, 9000);
             let opened = |flags| ground.fs.open(&ROOT, node, flags).map(drop);
             if profile == Profile::Passthrough || opened(OpenFlags::empty()).is_ok() {
-                assert!(!ground.stays(node, || opened(O_WRONLY | O_TRUNC).unwrap()), "{what}: O_TRUNC");
+                assert!(
+                    !ground.mapping_holds(node, || opened(O_WRONLY | O_TRUNC).unwrap()),
+                    "{what}: O_TRUNC"
+                );
             }
         }
     }
@@ -111,23 +120,23 @@ fn a_file_with_a_new_node_is_mapped_through_that_one() {
     let ground = Ground::new(dir.path(), Profile::Passthrough);
     let old = ground.node("low");
     ground.fs.open(&ROOT, old, OpenFlags::empty()).unwrap();
-    assert!(!ground.stays(old, || {
+    assert!(!ground.mapping_holds(old, || {
         let error = ground.fs.open(&ROOT, old, O_WRONLY).map(drop).unwrap_err();
         assert_eq!(error.errno(), Errno::STALE);
     }));
     assert_eq!(ground.fs.mappable(old).unwrap(), None);
     let new = ground.node("low");
     assert_ne!(old, new);
-    assert!(!ground.stays(new, || ground.cut(old, 100)), "cut through the old node");
-    assert!(!ground.stays(new, || ground.cut(new, 10)));
+    assert!(!ground.mapping_holds(new, || ground.cut(old, 100)), "cut through the old node");
+    assert!(!ground.mapping_holds(new, || ground.cut(new, 10)));
 }
 
 #[test]
-fn a_slot_that_goes_to_another_node_says_something_else() {
+fn a_reused_slot_has_another_generation() {
     let dir = tempfile::tempdir().unwrap();
     let ground = Ground::new(dir.path(), Profile::Cached);
     let node = ground.node("own");
-    assert!(!ground.stays(node, || {
+    assert!(!ground.mapping_holds(node, || {
         ground.fs.unlink(&ROOT, NodeId::ROOT, name(c"own")).unwrap();
         ground.fs.forget(node, 100);
     }));

@@ -4,7 +4,7 @@
 mod common;
 
 use common::watchdog::Watched;
-use common::{ROOT, bare, name, walk};
+use common::{ROOT, errno_of, name, walk};
 use std::sync::Arc;
 use vellum_branch::{MemoryBranch, MemoryOptions};
 use vellum_union::{Union, UnionConfig, UpperConfig};
@@ -13,7 +13,7 @@ use vellum_vfs::{Branch, BranchDir, Errno, Filesystem, NodeId, Object, RenameFla
 /// `a/a/a`, each with a redirect to `/a/a/a`, in many layers: followed to the end, that would be 3 to the power of the number
 /// of layers.
 #[test]
-fn redirects_through_redirects_come_to_an_end() {
+fn nested_redirects_terminate() {
     const LAYERS: usize = 30;
     let _watched = Watched::new("redirects through redirects".into());
     let disk = MemoryBranch::new();
@@ -29,7 +29,7 @@ fn redirects_through_redirects_come_to_an_end() {
         config.lowers.push(branch as Arc<dyn Branch>);
     }
     let union = Union::new(config).unwrap();
-    let found = bare(union.lookup(&ROOT, NodeId::ROOT, name(c"a")));
+    let found = errno_of(union.lookup(&ROOT, NodeId::ROOT, name(c"a")));
     assert_eq!(found.map(|entry| entry.is_some()), Err(Errno::LOOP));
 }
 
@@ -64,14 +64,14 @@ fn links_below_moved_directories(count: usize) -> [u32; 3] {
 }
 
 #[test]
-fn where_too_many_directories_have_moved_links_are_broken_and_nothing_else() {
+fn too_many_moved_directories_break_hard_links_only() {
     assert_eq!(links_below_moved_directories(10), [4; 3]);
     assert_eq!(links_below_moved_directories((1 << 15) + 1), [2; 3]);
 }
 
 /// Where a storage cannot exchange two names, a union on it cannot either, and says so before it marks anything.
 #[test]
-fn an_upper_where_names_cannot_change_places_refuses_to_exchange() {
+fn an_upper_without_exchange_refuses_it() {
     let disk = MemoryBranch::with_options(MemoryOptions { exchange: false, ..MemoryOptions::default() });
     let [upper, work, lower] =
         ["upper", "work", "lower"].map(|name| disk.subtree(name).unwrap() as Arc<dyn Branch>);

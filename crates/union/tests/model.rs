@@ -13,8 +13,8 @@ mod base;
 #[path = "../../branch/tests/support/cluster.rs"]
 mod cluster;
 mod common;
-#[path = "model/door.rs"]
-mod door;
+#[path = "model/handout.rs"]
+mod handout;
 #[path = "model/ops.rs"]
 mod ops;
 #[path = "model/sequences.rs"]
@@ -66,7 +66,7 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-fn setup(privileged: bool, passthrough: bool, door: bool) -> impl Strategy<Value = Setup> {
+fn setup(privileged: bool, passthrough: bool, handout: bool) -> impl Strategy<Value = Setup> {
     let layers = proptest::collection::vec(proptest::collection::vec(base::placed(), 0..14), 0..4);
     let even = any::<bool>;
     let flags = (even(), even(), even(), even(), proptest::bool::weighted(0.3), even());
@@ -79,10 +79,10 @@ fn setup(privileged: bool, passthrough: bool, door: bool) -> impl Strategy<Value
             metacopy,
             passthrough,
             one_file,
-            exports: exports || door,
+            exports: exports || handout,
             few_handles,
-            writeback: writeback && !door,
-            door,
+            writeback: writeback && !handout,
+            handout,
             disk: Abilities {
                 privileged,
                 unnamed: disk.0,
@@ -95,13 +95,18 @@ fn setup(privileged: bool, passthrough: bool, door: bool) -> impl Strategy<Value
 }
 
 /// How many sequences were tried.
-fn check(privileged: bool, passthrough: bool, door: bool) -> u32 {
+fn check(privileged: bool, passthrough: bool, handout: bool) -> u32 {
     let cases = number("VELLUM_TEST_CASES").and_then(|n| u32::try_from(n).ok()).unwrap_or(CASES);
-    check_some(cases, setup(privileged, passthrough, door), door, None);
+    check_some(cases, setup(privileged, passthrough, handout), handout, None);
     cases
 }
 
-fn check_some(cases: u32, setup: impl Strategy<Value = Setup>, door: bool, elsewhere: Option<Elsewhere<'_>>) {
+fn check_some(
+    cases: u32,
+    setup: impl Strategy<Value = Setup>,
+    handout: bool,
+    elsewhere: Option<Elsewhere<'_>>,
+) {
     let random = || std::hash::RandomState::new().build_hasher().finish();
     let seed = number("VELLUM_TEST_SEED").unwrap_or_else(random);
     println!("VELLUM_TEST_SEED={seed} VELLUM_TEST_CASES={cases}");
@@ -114,8 +119,9 @@ fn check_some(cases: u32, setup: impl Strategy<Value = Setup>, door: bool, elsew
         ..ProptestConfig::default()
     };
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
-    let op =
-        move || if door { prop_oneof![1 => ops::op(), 1 => ops::door()].boxed() } else { ops::op().boxed() };
+    let op = move || {
+        if handout { prop_oneof![1 => ops::op(), 1 => ops::handout()].boxed() } else { ops::op().boxed() }
+    };
     let sequences = (setup, proptest::collection::vec(op(), 1..OPS_MAX));
     // Shrinking makes a thousand panics; only the last one is of interest.
     let result = quietly(|| {
@@ -159,7 +165,7 @@ fn without_privilege() {
 fn past_the_kernel() {
     let sequences = check(true, true, true) as usize;
     // The rarest of them is done in one of 25 sequences.
-    door::all_done(sequences / 100);
+    handout::all_done(sequences / 100);
 }
 
 /// Lower layers on CephFS.

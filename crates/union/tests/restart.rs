@@ -131,7 +131,7 @@ fn carry_out(world: &mut World, step: &Step) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn ids_mean_the_same_after_a_restart(steps in prop::collection::vec(step(), 1..60), storage in prop::sample::select(&STORAGES)) {
+    fn node_ids_are_stable_over_a_restart(steps in prop::collection::vec(step(), 1..60), storage in prop::sample::select(&STORAGES)) {
         let mut world = World::new(storage);
         for step in &steps {
             carry_out(&mut world, step);
@@ -146,7 +146,7 @@ proptest! {
 
 /// A removed file of a lower layer gets no other name, as the kernel has it.
 #[test]
-fn what_was_removed_is_not_linked() {
+fn a_removed_file_cannot_be_linked() {
     let mut world = World::new(Storage::Local);
     let steps =
         [Step::Unnamed(0), Step::Lookup(8, 0), Step::Lookup(2, 4), Step::Unlink(10, 4), Step::Lookup(10, 2)];
@@ -178,7 +178,7 @@ fn lose(world: &World, loss: Loss, dir: NodeId, name: Name<'_>) -> Result<(), Er
 
 /// Killed at any step of a removal, which is then asked for again: who has the file open still has it, and it has no name.
 #[test]
-fn a_removal_that_is_cut_short_is_carried_out_once() {
+fn an_interrupted_removal_is_completed_once() {
     let mut all = 0;
     for storage in [Storage::Far, Storage::FarPlain] {
         for loss in [Loss::Unlink, Loss::Replace] {
@@ -186,11 +186,11 @@ fn a_removal_that_is_cut_short_is_carried_out_once() {
             for name in [c"new", c"f1", c"large"] {
                 for used in [false, true] {
                     let name = Name::new(name).unwrap();
-                    let steps =
-                        (0..50).find(|step| !is_cut_short(storage, loss, name, Death::Change(*step), used));
+                    let steps = (0..50)
+                        .find(|step| !kills_during_removal(storage, loss, name, Death::Change(*step), used));
                     assert!(steps.is_some_and(|steps| steps >= 1), "{storage:?} {loss:?} {name}: {steps:?}");
-                    let stores =
-                        (0..500).find(|store| !is_cut_short(storage, loss, name, Death::Store(*store), used));
+                    let stores = (0..500)
+                        .find(|store| !kills_during_removal(storage, loss, name, Death::Store(*store), used));
                     assert!(
                         stores.is_some_and(|stores| stores >= 3),
                         "{storage:?} {loss:?} {name}: {stores:?}"
@@ -214,7 +214,7 @@ enum Death {
 
 /// Removes a file, and kills the process at a change; whether it got so far. `used`: somebody
 /// looks for the name before the request comes again.
-fn is_cut_short(storage: Storage, loss: Loss, name: Name<'_>, death: Death, used: bool) -> bool {
+fn kills_during_removal(storage: Storage, loss: Loss, name: Name<'_>, death: Death, used: bool) -> bool {
     let what = format!("{storage:?} {loss:?} {name} {death:?} {used}");
     let mut world = World::new(storage);
     let dir = world.union.lookup(&ROOT, NodeId::ROOT, Name::new(c"a").unwrap()).unwrap().unwrap();
@@ -260,14 +260,14 @@ fn is_cut_short(storage: Storage, loss: Loss, name: Name<'_>, death: Death, used
         assert_eq!(world.see(file.node), Ok(gone.clone()), "{what}");
         world.restart();
     }
-    assert_eq!(world.kept().len(), 1, "{what}");
+    assert_eq!(world.orphan_names().len(), 1, "{what}");
     world.leave();
     cut
 }
 
 /// Killed before any change of the ledger: each id means what it meant before the operation, or what it means after it.
 #[test]
-fn a_death_at_any_store_leaves_what_was_or_what_is() {
+fn a_crash_leaves_the_old_or_new_state() {
     // The root, a, b, a/f0, a/f1, a/large, b/f0, a new file, a new directory.
     let begin = [
         Step::Lookup(0, 0),
@@ -355,7 +355,7 @@ fn a_death_at_any_store_leaves_what_was_or_what_is() {
 
 /// Each life is too short to list the lower layer, and long enough to list some of its directories.
 #[test]
-fn a_search_for_names_goes_on_where_a_killed_process_was() {
+fn a_name_search_resumes_after_a_crash() {
     const STEPS: u64 = 600;
     let mut world = World::new(Storage::Far);
     let lower = world.dir.path().join("lower");
@@ -416,7 +416,7 @@ fn a_removed_file_with_another_name_loses_that_too() {
 
 /// A file of a lower layer that is removed while it is held, and written to: its copy never had a name.
 #[test]
-fn what_was_copied_without_a_name_outlives_a_process() {
+fn a_copied_orphan_survives_a_restart() {
     for storage in STORAGES {
         let mut world = World::new(storage);
         let steps = [

@@ -20,7 +20,7 @@ fn is_cached(union: &Union, node: NodeId, flags: OpenFlags) -> Result<bool> {
 }
 
 #[test]
-fn opens_at_the_same_time_are_of_one_kind() {
+fn concurrent_opens_are_of_one_kind() {
     let dir = tempfile::tempdir().unwrap();
     for name in ["lower", "upper", "work"] {
         std::fs::create_dir(dir.path().join(name)).unwrap();

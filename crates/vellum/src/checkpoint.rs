@@ -103,7 +103,7 @@ pub fn manage(command: CheckpointsCommand) -> Result<String, Failure> {
     match command {
         CheckpointsCommand::List { json, dir } => {
             let all = Checkpoints::open("", &dir)?.list()?;
-            if json { pretty(&all.iter().map(shown).collect::<Vec<_>>()) } else { Ok(table(&all)) }
+            if json { pretty(&all.iter().map(row).collect::<Vec<_>>()) } else { Ok(table(&all)) }
         }
         CheckpointsCommand::Show { json, dir, name } => {
             let record = Checkpoints::open("", &dir)?.record(&name)?;
@@ -119,7 +119,7 @@ pub fn manage(command: CheckpointsCommand) -> Result<String, Failure> {
     }
 }
 
-fn shown(one: &CheckpointEntry) -> CheckpointRow<'_> {
+fn row(one: &CheckpointEntry) -> CheckpointRow<'_> {
     let failure = one.record.as_ref().err().map(ToString::to_string);
     CheckpointRow { name: &one.name, record: one.record.as_ref().ok(), failure }
 }
@@ -140,7 +140,7 @@ fn table(all: &[CheckpointEntry]) -> String {
                 size(record.upper_bytes),
                 size(record.stored_bytes.unwrap_or(record.image_bytes.saturating_add(record.upper_bytes))),
                 record.image(),
-                plain(&record.command())
+                single_line(&record.command())
             ),
             Err(why) => writeln!(text, "{name:width$}  cannot be read: {why}"),
         };
@@ -161,7 +161,7 @@ fn text(name: &str, record: &Record) -> String {
         ("container", format!("{}, which {end}", record.container)),
         ("taken", age(record.taken)),
         ("image", record.image()),
-        ("command", plain(&record.command())),
+        ("command", single_line(&record.command())),
         ("pool", pool.to_owned()),
         ("memory", size(record.image_bytes)),
         ("files", format!("{}, {} objects", size(record.upper_bytes), record.upper_objects)),
@@ -188,7 +188,7 @@ fn takes(record: &Record) -> String {
 }
 
 /// One line, whatever a command holds.
-pub(crate) fn plain(text: &str) -> String {
+pub(crate) fn single_line(text: &str) -> String {
     text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
 }
 
@@ -219,8 +219,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_shown_is_plain() {
-        assert_eq!(plain("sh -c a\nb"), "sh -c a\\nb");
+    fn displayed_text_has_no_control_characters() {
+        assert_eq!(single_line("sh -c a\nb"), "sh -c a\\nb");
         assert_eq!(seconds(1_234_567), "1.23 s");
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
         assert!(age(now - 3 * 86_400).contains("3 days"));

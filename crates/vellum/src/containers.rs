@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use vellum::cli::{ContainerCommand, RmArgs};
 use vellum::zoned::ZonedCommand;
 use vellum::{balance, checkpoint, log, mount, ps, run, zoned};
-use vellum_checkpoint::podman::{apart, pass};
+use vellum_checkpoint::podman::{exec_in_mount_namespace, pass};
 use vellum_checkpoint::{library, pause, upper_view};
 use vellum_container::{STATUS_FAILED, exec_helper, loopback, remove};
 use vellum_service::Failure;
@@ -27,7 +27,7 @@ pub(crate) fn perform(command: ContainerCommand) -> Result<ExitCode, Failure> {
             return Ok(ExitCode::from(STATUS_FAILED));
         }
         ContainerCommand::Apart { place, instead, real, program, arguments } => {
-            say(&apart(&place, &instead, &real, &program, &arguments).to_string());
+            say(&exec_in_mount_namespace(&place, &instead, &real, &program, &arguments).to_string());
             return Ok(ExitCode::from(STATUS_FAILED));
         }
         ContainerCommand::Gate { socket, process, locked, program, arguments } => {
@@ -46,7 +46,7 @@ pub(crate) fn perform(command: ContainerCommand) -> Result<ExitCode, Failure> {
             }
             Ok(())
         }
-        ContainerCommand::Leave { group, init, place } => library::leave(&group, init, &place),
+        ContainerCommand::Leave { group, init, place } => library::detach(&group, init, &place),
         ContainerCommand::Show { layer } => {
             let shown = upper_view::show(&layer);
             if shown.is_ok() {

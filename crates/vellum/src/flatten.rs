@@ -26,7 +26,7 @@ pub fn run(arguments: &FlattenArgs) -> Result<String, Failure> {
     {
         return run_store(upper, &layers);
     }
-    let done = complete(&wanted(arguments)?, "")?;
+    let done = complete(&request(arguments)?, "")?;
     let shown = upper.display();
     let text = match done.files {
         0 => format!("{shown}: nothing to do, every file is complete\n"),
@@ -37,7 +37,7 @@ pub fn run(arguments: &FlattenArgs) -> Result<String, Failure> {
 }
 
 /// What was named, with the cluster of what is on CephFS. Refuses a cluster that nothing is on.
-fn wanted(arguments: &FlattenArgs) -> Result<FlattenRequest, Failure> {
+fn request(arguments: &FlattenArgs) -> Result<FlattenRequest, Failure> {
     let named = |path: &PathBuf| LayerSource::named(path.clone().into());
     let mut wanted = FlattenRequest {
         upper: named(&arguments.upper),

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn an_upper_is_counted() {
+    fn an_upper_layer_is_counted() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("d")).unwrap();
         std::fs::write(dir.path().join("d/f"), "x").unwrap();
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn outside_of_a_mount_nothing_is_found() {
+    fn inspection_outside_a_mount_finds_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let failure = find(dir.path()).unwrap_err();
         assert_eq!(failure.exit_status(), 2);

@@ -13,13 +13,13 @@ pub fn run(request: &Request) -> Result<(), Failure> {
     }
     let pool = request.pool.as_ref().map(|name| name.to_string_lossy().parse()).transpose()?;
     let mount = Mount { config: request.config.clone(), pool, foreground: request.foreground };
-    mount.here(&program()?, &|| log::start(request))
+    mount.mount_in_process(&program()?, &|| log::start(request))
 }
 
 /// Mounts what is asked for on standard input, and says on standard output how that went.
 pub fn run_for_another() -> Result<(), Failure> {
-    let mounted = Mount::asked(std::io::stdin())
-        .and_then(|mount| mount.here(&program()?, &|| log::start(&Request::default())));
+    let mounted = Mount::from_request(std::io::stdin())
+        .and_then(|mount| mount.mount_in_process(&program()?, &|| log::start(&Request::default())));
     helper::report(&mounted)
 }
 

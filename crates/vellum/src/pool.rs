@@ -93,7 +93,7 @@ fn changed(name: &PoolName, mut settings: Settings, given: PoolSettings) -> Resu
     let mut says_cluster = false;
     if let Some(conf) = given.ceph_conf {
         settings.ceph_conf =
-            if conf.as_os_str() == NONE { None } else { Some(found(name, "ceph-conf", conf)?) };
+            if conf.as_os_str() == NONE { None } else { Some(canonical(name, "ceph-conf", conf)?) };
         says_cluster = settings.ceph_conf.is_some();
     }
     for (given, setting) in [(given.ceph_id, &mut settings.ceph_id), (given.ceph_fs, &mut settings.ceph_fs)] {
@@ -112,7 +112,7 @@ fn changed(name: &PoolName, mut settings: Settings, given: PoolSettings) -> Resu
     };
     if !given.storage.is_empty() {
         let none = given.storage.iter().all(|dir| dir.as_os_str() == NONE);
-        let found = |dir| found(name, "storage", dir);
+        let found = |dir| canonical(name, "storage", dir);
         settings.storage =
             if none { Vec::new() } else { given.storage.into_iter().map(found).collect::<Result<_, _>>()? };
     }
@@ -139,7 +139,7 @@ fn take<T: FromStr<Err = String>>(
 }
 
 /// A directory or file as it is without links, so that it can be found in the paths of layers, and means the same everywhere.
-fn found(name: &PoolName, option: &str, path: PathBuf) -> Result<PathBuf, Failure> {
+fn canonical(name: &PoolName, option: &str, path: PathBuf) -> Result<PathBuf, Failure> {
     path.canonicalize().map_err(|e| {
         let path = path.display();
         let failure = Failure::input(format!("pool {name}: option --{option} {path}"));
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn options_set_and_take_back() {
+    fn pool_options_set_and_clear_values() {
         let name: PoolName = "a".parse().unwrap();
         let some = PoolSettings {
             cpuset_cpus: Some("0".into()),
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn who_says_which_cluster_may_reach_it() {
+    fn cluster_options_name_a_reachable_cluster() {
         let name: PoolName = "a".parse().unwrap();
         let word = |text: &str| Some(text.to_owned());
         let dir = tempfile::tempdir().unwrap();

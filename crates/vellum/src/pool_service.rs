@@ -4,7 +4,7 @@ use crate::log;
 use std::path::{Path, PathBuf};
 use vellum_pool::{Pool, PoolName, Store};
 use vellum_service::Failure;
-use vellum_service::mounts::session_setup::settle;
+use vellum_service::mounts::session_setup::prepare_process;
 use vellum_service::pool::{PoolServer, SupervisorOptions, listen, supervise};
 use vellum_service::process::daemon::{Side, StartupReport, close_callers, detach, own_ipc};
 use vellum_service::sandbox::Mode;
@@ -69,7 +69,7 @@ fn prepare(store: &Store, name: &PoolName, background: bool) -> Result<Pool, Fai
     let pool = Pool::open(store, name)?;
     pool.enter::<PathBuf>(&[])?;
     own_ipc();
-    settle();
+    prepare_process();
     log::start_service(!background)?;
     Ok(pool)
 }

@@ -1,6 +1,6 @@
 //! `vellum ps`: the containers that are there.
 
-use crate::checkpoint::{age, plain};
+use crate::checkpoint::{age, single_line};
 use crate::cli::PsArgs;
 use crate::json::pretty;
 use std::fmt::Write;
@@ -18,7 +18,7 @@ fn table(all: &[ContainerEntry]) -> String {
     let mut text = format!("{:width$}  {:>7}  {:<12}  {:<10}  COMMAND\n", "NAME", "PID", "CREATED", "STATE");
     for ContainerEntry { name, state, pid, created, command } in all {
         let pid = pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
-        let command = plain(command.as_deref().unwrap_or("-"));
+        let command = single_line(command.as_deref().unwrap_or("-"));
         let (created, state) = (age(*created), state.word());
         let _ = writeln!(text, "{name:width$}  {pid:>7}  {created:<12}  {state:<10}  {command}");
     }

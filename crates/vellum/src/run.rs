@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn privileges_are_gained_only_when_asked_for() {
+    fn privileges_are_gained_only_on_request() {
         let of = |options: &[&str]| {
             let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
             new_privileges(&options)

@@ -30,12 +30,12 @@ pub fn run(path: &Path, lazy: bool) -> Result<Option<String>, Failure> {
             unmount::unmount(&at, lazy)?;
             // Whoever unmounts may want the layers next.
             if let (Some(service), Some(("0", number))) = (service, mount.device.split_once(':'))
-                && !mountpoint::is_let_go(service, number, USUAL)
+                && !mountpoint::wait_for_close(service, number, USUAL)
             {
                 if let Some(elsewhere) = MountCopy::of_device(&mount.device) {
                     return Ok(Some(format!("{}: unmounted here, but {elsewhere}", at.display())));
                 }
-                if !mountpoint::is_let_go(service, number, PATIENCE) {
+                if !mountpoint::wait_for_close(service, number, PATIENCE) {
                     tracing::debug!(service, "it still has the layers");
                 }
             }

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_an_upper_layer_alone() {
+    fn a_zoned_mount_is_an_upper_layer_alone() {
         let config = args("a/b").request().unwrap().config;
         let shown = |layer: Option<vellum_service::LayerSource>| layer.unwrap().to_string();
         assert!(config.lowers.is_empty());

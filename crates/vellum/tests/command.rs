@@ -37,7 +37,7 @@ fn a_word_that_is_no_subcommand_is_answered_with_the_nearest() {
 
 /// `vellum bench` is another program, looked for beside this one.
 #[test]
-fn bench_hands_over_to_the_program_beside_it() {
+fn bench_executes_the_program_beside_it() {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("vellum");
     fs::copy(VELLUM, &program).unwrap();
@@ -56,7 +56,7 @@ fn bench_hands_over_to_the_program_beside_it() {
 }
 
 #[test]
-fn what_is_installed_is_taken_away() {
+fn uninstall_removes_all_installed_files() {
     let dir = tempfile::tempdir().unwrap();
     let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
     let script = |name: &str| {
@@ -109,7 +109,7 @@ fn a_user_namespace_that_cannot_be_made_leaves_no_process() {
 }
 
 #[test]
-fn a_place_without_checkpoints_is_answered_with_what_to_do() {
+fn a_directory_without_checkpoints_is_refused_with_a_remedy() {
     let dir = tempfile::tempdir().unwrap();
     let missing = dir.path().join("missing").display().to_string();
     for words in [
@@ -141,7 +141,7 @@ fn version_and_help_are_printed() {
 }
 
 #[test]
-fn bad_input_is_one_line_and_status_2_and_changes_nothing() {
+fn bad_input_prints_one_line_and_changes_nothing() {
     let place = Place::new();
     let at = |name: &str| place.at(name).display().to_string();
     let (lower, upper, work, merged) = (at("lower"), at("upper"), at("work"), at("merged"));
@@ -346,7 +346,7 @@ fn a_killed_service_leaves_no_lock() {
 }
 
 #[test]
-fn a_watched_mount_goes_with_its_service() {
+fn a_watched_mount_ends_with_its_service() {
     if !can_mount() {
         return;
     }
@@ -459,7 +459,7 @@ fn the_mount_point_may_be_a_layer_or_in_one() {
 }
 
 #[test]
-fn inspect_tells_where_things_are() {
+fn inspect_names_the_layers_of_a_file() {
     if !can_mount() {
         return;
     }
@@ -546,7 +546,7 @@ umount "$merged"
 "#;
 
 #[test]
-fn mount_and_fstab_reach_it() {
+fn mount_and_fstab_run_the_program() {
     if !can_mount() {
         return;
     }

@@ -46,7 +46,7 @@ fn names(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_lower_in_memory_is_served_and_gone_on_with() {
+fn a_lower_in_memory_survives_its_service() {
     if !can_mount() {
         return;
     }
@@ -133,7 +133,7 @@ impl Drop for Pool {
 /// The command says over the pool's socket where layers come from, and the pool's service in the record that it leaves: each of its
 /// successors makes the tree again.
 #[test]
-fn the_service_of_a_pool_is_sent_a_lower_in_memory_and_leaves_it_to_the_next() {
+fn a_pool_passes_a_lower_in_memory_to_successors() {
     if !can_mount() {
         return;
     }
@@ -161,7 +161,7 @@ fn the_service_of_a_pool_is_sent_a_lower_in_memory_and_leaves_it_to_the_next() {
 }
 
 #[test]
-fn what_an_upper_takes_from_memory_is_copied_and_no_path_is_recorded_for_it() {
+fn a_copy_up_from_memory_records_no_origin_path() {
     if !can_mount() {
         return;
     }
@@ -186,7 +186,7 @@ fn what_an_upper_takes_from_memory_is_copied_and_no_path_is_recorded_for_it() {
 }
 
 #[test]
-fn an_upper_in_memory_goes_with_its_service_and_that_is_said() {
+fn an_upper_in_memory_ends_with_its_service() {
     if !can_mount() {
         return;
     }
@@ -214,7 +214,7 @@ fn an_upper_in_memory_goes_with_its_service_and_that_is_said() {
 }
 
 #[test]
-fn what_does_not_go_together_is_refused() {
+fn conflicting_layers_are_refused() {
     let place = Place::new();
     let at = |name| place.at(name).display().to_string();
     for (options, why) in [

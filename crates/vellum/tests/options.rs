@@ -118,7 +118,7 @@ fn switches_may_stand_anywhere() {
 }
 
 #[test]
-fn several_o_count_as_one_and_the_last_word_holds() {
+fn repeated_o_options_combine_and_the_last_wins() {
     let got = request(&["v", "-o", "lowerdir=/a,ro", "-o", "rw,lowerdir=/b:/c,nosuid,suid", "-o", "", "/m"]);
     assert_eq!(got.config.lowers, paths(&["/b", "/c"]));
     assert!(!got.config.flags.read_only);
@@ -143,7 +143,7 @@ fn escapes_make_any_path_possible() {
 /// Layers in memory are for tests alone.
 #[test]
 #[cfg(not(feature = "memory-layers"))]
-fn a_layer_is_a_directory_whatever_it_is_called() {
+fn an_escaped_prefix_names_a_directory() {
     let got = request(&["v", "-o", r"lowerdir=memory\:f=x:ceph\:/a,upperdir=memory:,workdir=/w", "/m"]);
     assert_eq!(got.config.lowers, paths(&["memory:f=x", "ceph:/a"]));
     assert_eq!(directory(&got.config.upper), Some(Path::new("memory:")));
@@ -215,7 +215,7 @@ fn each_option_means_something() {
 }
 
 #[test]
-fn what_others_need_is_taken_in_silence() {
+fn options_of_other_programs_are_ignored() {
     let bare = request(&["v", "-o", "lowerdir=/a", "/m"]);
     for option in [
         "rw",
@@ -372,7 +372,7 @@ fn libfuses_times_are_the_shorter_of_both() {
 }
 
 #[test]
-fn words_about_propagation_are_taken_by_all_their_names() {
+fn propagation_options_have_all_their_spellings() {
     let of = |options: &str| {
         request(&["vellum", "-o", &format!("lowerdir=/a,{options}"), "/m"]).config.propagation
     };
@@ -390,7 +390,7 @@ fn words_about_propagation_are_taken_by_all_their_names() {
 }
 
 #[test]
-fn root_alone_is_not_everybody() {
+fn allow_root_does_not_imply_allow_other() {
     let of = |options: &str| {
         let config = request(&["vellum", "-o", &format!("lowerdir=/a,{options}"), "/m"]).config;
         (config.allow_other, config.allow_root)
@@ -455,7 +455,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn no_text_makes_it_panic(text in any_bytes(200)) {
+    fn no_option_text_panics(text in any_bytes(200)) {
         let mut options = Options::default();
         let _ = options.take(OsStr::from_bytes(&text), false);
         let mut options = Options::default();
@@ -464,7 +464,7 @@ proptest! {
     }
 
     #[test]
-    fn no_list_makes_it_panic(list in proptest::collection::vec(any_bytes(24), 0..8)) {
+    fn no_argument_list_panics(list in proptest::collection::vec(any_bytes(24), 0..8)) {
         let list: Vec<OsString> = list.into_iter().map(OsString::from_vec).collect();
         let _ = is_subcommand(&list);
         if let Err(refused) = parse(&list) {
@@ -473,7 +473,7 @@ proptest! {
     }
 
     #[test]
-    fn known_names_with_any_value_do_not_panic(
+    fn no_option_value_panics(
         name in proptest::sample::select(vec![
             "lowerdir", "upperdir", "workdir", "uidmapping", "gidmapping", "squash_to_uid", "timeout", "threaded",
             "workers", "fsync", "noxattrs", "xattr_permissions", "profile", "log_to",
@@ -486,7 +486,7 @@ proptest! {
     }
 
     #[test]
-    fn an_escaped_path_comes_back(paths in proptest::collection::vec(any_bytes(30), 1..8), upper in any_bytes(30)) {
+    fn an_escaped_path_parses_back(paths in proptest::collection::vec(any_bytes(30), 1..8), upper in any_bytes(30)) {
         let paths: Vec<Vec<u8>> = paths.into_iter().filter(|path| !path.is_empty()).collect();
         prop_assume!(!paths.is_empty() && !upper.is_empty() && !upper.starts_with(b"ceph:") && !upper.starts_with(b"zoned:"));
         let lowers: Vec<Vec<u8>> = paths.iter().map(|path| tokenizer::escape(path)).collect();
@@ -543,7 +543,7 @@ fn layers_on_cephfs_have_their_cluster() {
 }
 
 #[test]
-fn what_does_not_go_with_clusters_is_refused() {
+fn options_that_conflict_with_clusters_are_refused() {
     for (options, words) in [
         ("lowerdir=/a,ceph.id=x", ["ceph.id", "lowerdir=ceph:PATH"]),
         ("lowerdir=ceph:/a,ceph.id=", ["ceph.id", "needs a value"]),
@@ -558,7 +558,7 @@ fn what_does_not_go_with_clusters_is_refused() {
 }
 
 #[test]
-fn each_option_of_the_table_is_known() {
+fn all_options_of_the_table_are_accepted() {
     let rows = vellum::options::table::SECTIONS.iter().flat_map(|section| section.rows);
     let names: Vec<&str> = rows
         .flat_map(|row| row.syntax.split(", "))

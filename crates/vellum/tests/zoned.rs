@@ -72,7 +72,7 @@ fn content(bytes: usize, seed: u8) -> Vec<u8> {
 }
 
 #[test]
-fn objects_come_and_go() {
+fn objects_are_put_listed_and_removed() {
     let place = Place::new();
     let said = place.done("format --size 64M :d");
     assert!(said.contains("63 zones of 1.0 MiB; no groups of zones are known"), "{said}");
@@ -130,7 +130,7 @@ fn standard_input_becomes_an_object() {
 }
 
 #[test]
-fn bad_input_is_one_line_and_status_2_and_changes_nothing() {
+fn bad_input_prints_one_line_and_changes_nothing() {
     let place = Place::new();
     let in_use = "in use: it is mounted, or another program has it open; unmount it, or wait until that ends";
     let no_store = "no store, and no zones were laid out here; vellum zoned format does both";
@@ -201,7 +201,7 @@ fn bad_input_is_one_line_and_status_2_and_changes_nothing() {
 }
 
 #[test]
-fn what_lies_on_a_file_or_a_disk_is_said() {
+fn inspect_names_the_contents_of_a_device() {
     let place = Place::new();
     File::create(place.at("blank")).unwrap().set_len(1 << 20).unwrap();
     let said = place.done("inspect :blank");
@@ -246,7 +246,7 @@ fn damage_is_found_and_named() {
 
 /// Writers that are killed at any moment leave notes at the most; a record that was flushed and has one whole copy only is damage.
 #[test]
-fn what_a_killed_writer_leaves_is_no_damage() {
+fn a_killed_writer_causes_no_damage() {
     let place = Place::new();
     place.done("format --size 64M :d");
     fs::write(place.at("f"), content(700_000, 4)).unwrap();
@@ -281,7 +281,7 @@ fn what_a_killed_writer_leaves_is_no_damage() {
 }
 
 #[test]
-fn groups_are_found_kept_and_used() {
+fn calibrated_groups_are_stored_and_used() {
     let place = Place::new();
     place.done("format --emulate small-zone --size 640M --zone-size 1M :small");
     assert_eq!(place.json("inspect --json :small")["store"]["groups"], 1);

@@ -161,8 +161,8 @@ pub trait BranchFile: Object {
     }
     /// A copy of the contents that nobody changes any more, to read and map without asking: of a file that is open to be read only,
     /// and has no descriptor of its own. None: there is none at present.
-    fn lent(&self) -> Option<Arc<OwnedFd>> {
-        self.inner_file().ok()?.lent()
+    fn lent_descriptor(&self) -> Option<Arc<OwnedFd>> {
+        self.inner_file().ok()?.lent_descriptor()
     }
     /// Whether anybody, in whatever process, has the file open to be written. For a file that is open to be read only; true where it
     /// cannot be told.

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_stays_whatever_is_added() {
+    fn added_context_keeps_the_error_level() {
         let error = Error::new(Errno::IO, "a mark").damage().at("f").at("/lower").doing("reading");
         assert_eq!(error.level(), Level::Damage);
         assert_eq!(error.failure().level(), Level::Damage);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_stays_and_the_errno_comes_once() {
+    fn error_messages_accumulate_and_name_the_errno_once() {
         let said = |error: Error| error.to_string().replace(&Errno::IO.to_string(), "EIO");
         let error = Error::from(Errno::IO);
         assert_eq!(said(error.clone().doing("reading").at("f")), "reading: f: EIO");

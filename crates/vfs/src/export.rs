@@ -38,7 +38,7 @@ pub trait Export: Send + Sync + 'static {
     /// Gives a new file to its owner.
     fn set_owner(&self, file: &ExportFile, uid: u32, gid: u32) -> Result<()>;
     /// Cuts an opened file to length 0.
-    fn cut(&self, file: &ExportFile) -> Result<()>;
+    fn truncate_to_zero(&self, file: &ExportFile) -> Result<()>;
 }
 
 /// A directory of a branch whose files are handed out. It stays the same one when it is moved.

@@ -143,10 +143,10 @@ pub trait Notifier: Send + Sync {
     /// waits for reads of that data: not to be called by one, nor with a lock held that one may need.
     fn data_changed(&self, node: NodeId) -> Result<()>;
     /// The operations that are under way now, of which the answers may not have arrived yet.
-    fn under_way(&self) -> Box<dyn ActiveOperations>;
+    fn active_operations(&self) -> Box<dyn ActiveOperations>;
     /// Whether the front has not been answered yet about a request that makes this name or takes it away, which has been begun, and may be
     /// carried out a second time by a successor. Asked with the names of the directory held.
-    fn has_begun(&self, dir: NodeId, name: Name<'_>) -> bool;
+    fn is_pending(&self, dir: NodeId, name: Name<'_>) -> bool;
     /// Whether the front has a node; yes where that cannot be told. An answer that makes it known may be on its way. Changes nothing.
     fn holds(&self, node: NodeId) -> bool {
         let _ = node;
@@ -163,12 +163,12 @@ pub trait Notifier: Send + Sync {
 /// Operations that were under way at some moment.
 pub trait ActiveOperations: Send + Sync {
     /// Whether the answers to all of them have arrived.
-    fn is_over(&self) -> bool;
+    fn is_finished(&self) -> bool;
 }
 
 /// None at all.
 impl ActiveOperations for () {
-    fn is_over(&self) -> bool {
+    fn is_finished(&self) -> bool {
         true
     }
 }

@@ -1,6 +1,6 @@
-//! The trait between a door and an instance: what a client may do past the kernel, given the files of a tree themselves.
+//! The trait between a server beside the kernel and an instance: what a client may do past the kernel, given the files of a tree themselves.
 //!
-//! A door is any way by which clients reach a service beside the kernel (a ring of shared memory, for instance). It knows who the client
+//! Such a server is any way by which clients reach a service beside the kernel (a ring of shared memory, for instance). It knows who the client
 //! is, carries words and descriptors, and believes nothing else; the instance judges what the client may do and whether doing it here
 //! means the same as doing it by way of the kernel. Whatever is not certain is refused, and the client asks the kernel as ever.
 
@@ -81,7 +81,7 @@ pub struct DirName<'a, D> {
     pub checked: bool,
 }
 
-/// What an instance does for clients that reach it by a door. A call that the instance does not have is the kernel's to do.
+/// What an instance does for clients that reach it beside the kernel. A call that the instance does not have is the kernel's to do.
 ///
 /// Each call is judged anew, by what directory and object are when it is carried out. Calls are made by many threads at the same time.
 pub trait Handout: Send + Sync + 'static {

@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_engines_pass_is_read() {
+    fn id_maps_of_engines_parse() {
         let map = IdMap::parse(":0:100000:65536").unwrap();
         assert_eq!(
             (map.to_mount(0), map.to_mount(65_535), map.to_mount(65_536)),
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_map_is_refused() {
+    fn malformed_id_maps_are_refused() {
         for (text, why) in [
             ("", IdMapError::NotTriples),
             (":", IdMapError::NotTriples),

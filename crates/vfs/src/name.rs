@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_a_name_is_refused() {
+    fn invalid_names_are_refused() {
         for bad in [c"", c".", c"..", c"a/b", c"/"] {
             assert_eq!(Name::new(bad), Err(Errno::INVAL), "{bad:?}");
         }

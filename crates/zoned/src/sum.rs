@@ -21,7 +21,7 @@ mod tests {
     use crate::device::emulator::Random;
 
     #[test]
-    fn it_is_what_another_program_makes_of_it() {
+    fn crc32c_matches_another_implementation() {
         let mut random = Random::new(1);
         let bytes: Vec<u8> = (0..9000).map(|_| random.draw() as u8).collect();
         for len in (0..300).chain([511, 512, 4095, 4096, 4097, 8999]) {

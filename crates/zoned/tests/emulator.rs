@@ -26,7 +26,7 @@ fn read(device: &Emulated, zone: u32, at: u64) -> u8 {
 }
 
 #[test]
-fn what_was_flushed_stays_and_of_the_rest_a_first_part() {
+fn flushed_writes_survive_and_later_ones_in_order() {
     let mut seen = [0; 6];
     for seed in 0..200 {
         let device = small();
@@ -67,7 +67,7 @@ fn nothing_and_everything() {
 }
 
 #[test]
-fn a_reset_that_was_not_flushed_may_come_undone_or_stay() {
+fn an_unflushed_reset_may_be_undone() {
     let (mut old, mut empty, mut new) = (0, 0, 0);
     for seed in 0..100 {
         let device = small();
@@ -211,7 +211,7 @@ fn a_small_zone_writes_40_and_reads_200_megabytes_a_second() {
 }
 
 #[test]
-fn readers_of_one_channel_slow_each_other_by_a_fifth_and_of_one_die_by_more_than_half() {
+fn readers_of_a_die_interfere_more_than_of_a_channel() {
     let reader = |zone| Client::new(zone, true, 128 * KIB, 4);
     let alone = run(&SMALL_ZONE, &mut [reader(0)], SECOND)[0];
     let far = run(&SMALL_ZONE, &mut [reader(0), reader(1)], SECOND)[0];
@@ -241,7 +241,7 @@ fn a_writer_to_one_die_slows_others_through_the_write_buffer() {
 }
 
 #[test]
-fn a_large_zone_takes_the_whole_device() {
+fn a_large_zone_uses_the_full_device_bandwidth() {
     let writer = |zone| Client::new(zone, false, 128 * KIB, 8);
     let one = run(&LARGE_ZONE, &mut [writer(0)], SECOND)[0];
     let two: f64 = run(&LARGE_ZONE, &mut [writer(0), writer(5)], SECOND).iter().sum();

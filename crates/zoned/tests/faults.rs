@@ -65,7 +65,7 @@ fn compare(store: &Store, device: &Emulated, model: &Model) -> usize {
 }
 
 #[test]
-fn of_a_zone_that_is_offline_only_the_objects_in_it_are_lost() {
+fn an_offline_zone_loses_only_its_objects() {
     for (profile, placement) in profiles() {
         for name in 0..8_u8 {
             let (device, store) = formatted(&profile, placement);
@@ -93,7 +93,7 @@ fn of_a_zone_that_is_offline_only_the_objects_in_it_are_lost() {
 }
 
 #[test]
-fn what_is_in_a_zone_that_went_read_only_is_written_elsewhere() {
+fn data_of_a_read_only_zone_is_moved() {
     for (profile, placement) in profiles() {
         for name in 0..8_u8 {
             let (device, store) = formatted(&profile, placement);
@@ -114,7 +114,7 @@ fn what_is_in_a_zone_that_went_read_only_is_written_elsewhere() {
 
 /// A history with an error at one change of the device: every change in turn.
 #[test]
-fn an_error_of_any_change_costs_no_other_object() {
+fn a_failed_change_affects_no_other_object() {
     for (profile, placement) in profiles() {
         let changes = {
             let (device, store) = formatted(&profile, placement);
@@ -189,7 +189,7 @@ fn try_history(store: &Store, model: &mut Model) -> Result<(), Error> {
 }
 
 #[test]
-fn a_block_that_holds_something_else_costs_its_object_only() {
+fn a_corrupt_block_affects_only_its_object() {
     for (profile, placement) in profiles() {
         let (device, store) = formatted(&profile, placement);
         let model = filled(&store);
@@ -218,7 +218,7 @@ fn a_block_that_holds_something_else_costs_its_object_only() {
 }
 
 #[test]
-fn a_read_error_costs_its_object_only() {
+fn a_read_error_affects_only_its_object() {
     for (profile, placement) in profiles() {
         let (device, store) = formatted(&profile, placement);
         let model = filled(&store);
@@ -311,7 +311,7 @@ fn a_torn_record_is_read_from_its_other_copy() {
 }
 
 #[test]
-fn what_is_no_store_is_refused() {
+fn a_device_without_a_store_is_refused() {
     let (profile, placement) = profiles()[0].clone();
     let device = Arc::new(Emulated::in_memory(profile.clone(), 1).expect("a device"));
     assert!(matches!(Store::open(as_device(&device)), Err(Error::Damaged(_))));
@@ -331,7 +331,7 @@ fn what_is_no_store_is_refused() {
 
 /// Nothing follows it in the log, but the store was closed.
 #[test]
-fn damage_of_what_was_synced_last_is_told_and_costs_nothing_else() {
+fn damage_of_the_last_sync_is_reported_and_isolated() {
     for (profile, placement) in profiles() {
         let (device, store) = formatted(&profile, placement);
         store.put(b"old", Class::Normal, &bytes(1, 9000)).expect("put");

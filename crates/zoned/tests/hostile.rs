@@ -15,7 +15,7 @@ fn corpus() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn what_was_kept_is_accepted() {
+fn the_fuzz_corpus_is_accepted() {
     assert!(corpus().iter().all(|bytes| parse_hostile(bytes)));
     assert!(!parse_hostile(b"something else"));
 }

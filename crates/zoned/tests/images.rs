@@ -48,7 +48,7 @@ fn check_clean(store: &Store) {
 }
 
 #[test]
-fn an_image_is_whole_or_absent_after_a_loss_of_power() {
+fn an_image_is_complete_or_absent_after_power_loss() {
     let (old, new) = (bytes(1, 150_001), bytes(2, 260_123));
     for (profile, placement) in profiles() {
         let (device, store) = formatted(&profile, placement);
@@ -78,7 +78,7 @@ fn an_image_is_whole_or_absent_after_a_loss_of_power() {
 }
 
 #[test]
-fn what_cannot_be_written_to_one_zone_goes_to_another() {
+fn a_failed_write_continues_in_another_zone() {
     let (old, new) = (bytes(1, 150_001), bytes(2, 260_123));
     for (profile, placement) in profiles() {
         for fault in [Fault::Error, Fault::ReadOnly] {
@@ -109,7 +109,7 @@ fn what_cannot_be_written_to_one_zone_goes_to_another() {
 }
 
 #[test]
-fn an_image_that_is_given_up_leaves_nothing() {
+fn an_abandoned_image_leaves_nothing() {
     for (profile, placement) in profiles() {
         let (_device, store) = formatted(&profile, placement);
         store.sync().expect("sync");
@@ -126,7 +126,7 @@ fn an_image_that_is_given_up_leaves_nothing() {
 }
 
 #[test]
-fn images_on_a_file_go_past_the_page_cache_and_come_back() {
+fn images_on_a_file_bypass_the_page_cache() {
     // Not in memory, where there is no direct I/O.
     let directory = tempfile::tempdir_in("/var/tmp").expect("a directory");
     let path = directory.path().join("zones");
@@ -160,7 +160,7 @@ fn allocated(path: &std::path::Path) -> u64 {
 }
 
 #[test]
-fn images_one_after_the_other_are_written_where_others_were() {
+fn consecutive_images_reuse_zones() {
     /// Bytes of an image, and of a zone.
     const IMAGE: usize = 12 << 20;
     const ZONE: u64 = 1 << 20;
@@ -215,7 +215,7 @@ fn read_by(reader: &mut Reader, part: usize) -> Result<Vec<u8>, Error> {
 }
 
 #[test]
-fn a_reader_reads_what_there_is_and_says_what_it_cannot() {
+fn a_reader_reads_objects_and_reports_errors() {
     let (device, store) = formatted(&LARGE_ZONE.scaled(64, 512).with_limits(14, 14), Placement::NONE);
     for size in [0, 1, 4096, 5000, 1 << 20, (1 << 20) + 1, 5_000_000, 9 << 20] {
         let data = bytes(size as u64, size);

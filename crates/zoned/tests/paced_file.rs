@@ -36,7 +36,7 @@ fn create(directory: &Path, name: &str, disk: &Disk) -> std::io::Result<PacedFil
 }
 
 #[test]
-fn what_was_written_is_there_and_nothing_else() {
+fn a_paced_file_has_exactly_its_written_bytes() {
     let Some((directory, disk)) = directory() else { return };
     for bytes in [0, 1, 4096, 262_144, 262_145, 3_000_001] {
         let data = content(bytes);
@@ -51,7 +51,7 @@ fn what_was_written_is_there_and_nothing_else() {
 }
 
 #[test]
-fn until_it_is_whole_the_old_one_is_there() {
+fn the_old_file_stays_until_the_replacement() {
     let Some((directory, disk)) = directory() else { return };
     fs::write(directory.path().join("image"), "old").expect("a file");
     let mut file = create(directory.path(), "image", &disk).expect("a file");
@@ -67,7 +67,7 @@ fn until_it_is_whole_the_old_one_is_there() {
 
 /// On a full filesystem an error is told, and nothing is left. There is no disk that counts there, so others are taken to be always at work.
 #[test]
-fn a_full_filesystem_is_told() {
+fn a_full_filesystem_is_reported() {
     let directory = tempfile::tempdir().expect("a directory");
     let mount = |args: &[&str]| {
         Command::new(args[0]).args(&args[1..]).arg(directory.path()).status().is_ok_and(|done| done.success())
@@ -95,7 +95,7 @@ fn a_full_filesystem_is_told() {
 
 /// Somebody who never rests holds an image up, but not for ever.
 #[test]
-fn an_image_ends_however_busy_others_are() {
+fn an_image_completes_under_any_load() {
     let Some((directory, _)) = directory() else { return };
     let budget = Budget { slack: 0.0, least: 32 * MIB, ..Budget::of_disk(1 << 30) };
     let disk = Disk::of_directory(directory.path(), budget).expect("a disk");

@@ -36,7 +36,7 @@ fn table(path: &Path) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_ahead_is_flushed_without_the_table() {
+fn run_ahead_writes_are_flushed_without_the_pointer_table() {
     let directory = tempfile::tempdir().expect("a directory");
     let (path, copy) = (directory.path().join("zones"), directory.path().join("copy"));
     let device = create(&path);
@@ -71,7 +71,7 @@ fn what_is_ahead_is_flushed_without_the_table() {
 }
 
 #[test]
-fn others_are_found_where_they_were_and_so_is_one_that_was_reset_or_closed() {
+fn write_pointers_survive_a_kill_reset_and_close() {
     let directory = tempfile::tempdir().expect("a directory");
     let (path, copy) = (directory.path().join("zones"), directory.path().join("copy"));
     let device = create(&path);
@@ -101,7 +101,7 @@ fn others_are_found_where_they_were_and_so_is_one_that_was_reset_or_closed() {
 }
 
 #[test]
-fn an_emulated_device_shows_what_was_there_before_a_reset() {
+fn an_emulated_device_shows_data_from_before_a_reset() {
     let (mut ahead, mut old) = (0, 0);
     for seed in 0..100 {
         let device = Emulated::in_memory(SMALL_ZONE.scaled(4, 32).running_ahead(), 1).expect("a device");
@@ -124,7 +124,7 @@ fn an_emulated_device_shows_what_was_there_before_a_reset() {
 }
 
 #[test]
-fn a_store_that_is_killed_again_and_again_has_what_was_synced() {
+fn a_repeatedly_killed_store_has_its_synced_data() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut path = directory.path().join("0");
     let store = Store::format(Arc::new(create(&path)), Placement::NONE).expect("a store");
@@ -177,7 +177,7 @@ fn forge(device: &dyn ZonedDevice, zones: [u32; 2], other_log: u8) {
 }
 
 #[test]
-fn a_record_of_another_log_of_the_same_generation_is_not_taken_for_one_of_this() {
+fn a_record_of_another_log_is_ignored() {
     for other_log in [0, 1] {
         let profile = SMALL_ZONE.scaled(32, 64).with_limits(12, 12);
         let device: Arc<dyn ZonedDevice> = Arc::new(Emulated::in_memory(profile, 1).expect("a device"));

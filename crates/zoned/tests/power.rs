@@ -182,7 +182,7 @@ fn while_the_store_is_opened() {
 
 /// Each block of what a write was under way to is as it was or as it is to be; nothing else has changed.
 #[test]
-fn overwrites_are_there_by_block() {
+fn overwrites_are_atomic_per_block() {
     for (profile, placement) in profiles() {
         for at in 0..40 {
             let (device, store) = formatted(&profile, placement, 1);

@@ -159,7 +159,7 @@ proptest! {
 }
 
 #[test]
-fn a_full_device_says_so_early_enough_that_removing_works() {
+fn a_full_device_leaves_room_for_removals() {
     for (device, placement) in devices() {
         for class in [Class::Normal, Class::Checkpoint] {
             let store = Store::format(Arc::clone(&device), placement).expect("a store");
@@ -294,7 +294,7 @@ fn overwrites_at_80_percent_full_move_little() {
 }
 
 #[test]
-fn one_that_only_reads_changes_nothing() {
+fn a_read_only_open_changes_nothing() {
     let device = emulated(small());
     let store = Store::format(Arc::clone(&device), GROUPS).expect("a store");
     store.put(b"a", Class::Normal, b"hello").expect("put");

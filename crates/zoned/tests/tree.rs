@@ -291,7 +291,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_tree_is_what_the_changes_say(ops in prop::collection::vec(op(), 1..80)) {
+    fn the_tree_matches_a_model_of_its_changes(ops in prop::collection::vec(op(), 1..80)) {
         let conventional = Conventional::create(tempfile::tempfile().expect("a file"), 4096, 40, 32).expect("a device");
         let mut devices: Vec<Arc<dyn ZonedDevice>> = vec![Arc::new(conventional)];
         devices.extend(emulated_devices().map(|device| device as Arc<dyn ZonedDevice>));
@@ -347,7 +347,7 @@ fn history(store: &Store, device: &Arc<dyn ZonedDevice>, moments: &mut Vec<Model
 }
 
 #[test]
-fn each_group_is_there_or_not_whenever_power_is_lost() {
+fn each_group_of_changes_is_atomic_at_power_loss() {
     let profiles = emulated_devices().into_iter().map(|device| device.profile().clone());
     let profiles = profiles.flat_map(|profile| [profile.clone(), profile.running_ahead()]);
     for (number, profile) in profiles.enumerate() {
@@ -425,7 +425,7 @@ fn changes_that_do_not_fit_are_refused() {
 
 /// A tree that makes no sense is found by a check, and is not used.
 #[test]
-fn a_tree_that_makes_no_sense_is_found() {
+fn an_inconsistent_tree_is_detected() {
     let [device, _] = emulated_devices();
     let store = Store::format(device, Placement::NONE).expect("a store");
     root_of(&store);
@@ -445,7 +445,7 @@ fn a_tree_that_makes_no_sense_is_found() {
 
 /// A file of which a block holds something else is told by its path, and only that file suffers.
 #[test]
-fn a_block_that_holds_something_else_is_an_error_of_its_file() {
+fn a_corrupt_block_is_an_error_of_its_file() {
     let [device, _] = emulated_devices();
     let store = Store::format(Arc::clone(&device) as Arc<dyn ZonedDevice>, Placement::NONE).expect("a store");
     root_of(&store);

@@ -57,7 +57,7 @@ fn balance(cx: &Cx) -> Outcome {
         let rates = [&row["without"][0], &row["with"][0]].map(|rate| rate.as_f64().unwrap_or(0.0));
         ensure!(rates.iter().all(|rate| *rate > 0.0), "nothing was done: {row}");
     }
-    nothing_is_left(cx)?;
+    check_no_leftovers(cx)?;
     let refused = Command::new(super::bench::program()?).args(["balance", "--only", "chess"]).output()?;
     let says = String::from_utf8_lossy(&refused.stderr).into_owned();
     ensure!(refused.status.code() == Some(2) && says.contains("its mail server"), "{refused:?}");
@@ -97,7 +97,7 @@ fn begin_of_mounts(cx: &Cx) -> Outcome<String> {
 }
 
 /// Whatever it made in the case's directory is gone, and so are its mounts.
-pub(super) fn nothing_is_left(cx: &Cx) -> Outcome {
+pub(super) fn check_no_leftovers(cx: &Cx) -> Outcome {
     let left = mounted(cx)?;
     ensure!(left.is_none(), "still mounted: {left:?}");
     for entry in fs::read_dir(&cx.dir)? {
@@ -139,7 +139,7 @@ fn compare(cx: &Cx) -> Outcome {
             ensure!(!served || of_service > 1 << 20, "{name}: charged {of_service} bytes for a service");
         }
     }
-    nothing_is_left(cx)
+    check_no_leftovers(cx)
 }
 
 /// Tenants with pools are measured beside those without, and their pools are gone afterwards.
@@ -161,7 +161,7 @@ fn tenants(cx: &Cx) -> Outcome {
     }
     let left: Vec<String> = groups_of_pools()?.into_iter().filter(|group| !before.contains(group)).collect();
     ensure!(left.is_empty(), "pools that are left behind: {left:?}");
-    nothing_is_left(cx)
+    check_no_leftovers(cx)
 }
 
 /// The control groups of all pools that benchmarks have made on this host.
@@ -200,7 +200,7 @@ fn shares(cx: &Cx) -> Outcome {
         // The lightest has 17 blocks of 64 KiB at this scale, so that a block or two are as many hundredths of its share.
         ensure!(!is_share || off.is_some_and(|off| off < 0.2), "{name}: {off:?} off");
     }
-    nothing_is_left(cx)
+    check_no_leftovers(cx)
 }
 
 /// RocksDB writes, and reads from a lower database, in two trees at once; where there is none, that is said, and is no failure.
@@ -237,7 +237,7 @@ fn rocksdb(cx: &Cx) -> Outcome {
             ensure_eq!(result["requests"].is_object(), served, "{name}: requests");
         }
     }
-    nothing_is_left(cx)
+    check_no_leftovers(cx)
 }
 
 /// The library's subject takes part in what the library can be in, with it at work; one that is not there, or that does nothing, is
@@ -298,7 +298,7 @@ fn library(cx: &Cx) -> Outcome {
         }
     }
     fs::remove_dir_all(&dir)?;
-    nothing_is_left(cx)
+    check_no_leftovers(cx)
 }
 
 /// Pieces of work are done in a Debian tree, by programs of the tree, in a union and on the host; what they need is there.
@@ -324,7 +324,7 @@ fn work(cx: &Cx) -> Outcome {
         done += 1;
     }
     ensure_eq!(done, 2 * tasks.split(',').count(), "tasks and subjects: {said}");
-    nothing_is_left(cx)
+    check_no_leftovers(cx)
 }
 
 /// Where `scripts/deps` has the tree made.
@@ -359,7 +359,7 @@ fn limit(cx: &Cx) -> Outcome {
     ensure_eq!(results[0]["failure"], "did not finish within 10 s", "{said}");
     ensure!(results[1]["seconds"].as_f64().is_some(), "not timed: {said}");
     ensure!(said.contains("did not finish within 10 s"), "not said: {said}");
-    nothing_is_left(cx)
+    check_no_leftovers(cx)
 }
 
 /// Services that live on, for another mount namespace has a copy of their mounts, are waited for half a minute, and not each for one.
@@ -394,7 +394,7 @@ fn held(cx: &Cx) -> Outcome {
     ensure!(took < Duration::from_secs(120), "{took:?} for one that lives on");
     let failure = report(&json)?["tasks"][0]["results"][0]["failure"].clone();
     ensure!(failure.as_str().is_some_and(|why| why.contains("lives on")), "{failure}");
-    nothing_is_left(cx)
+    check_no_leftovers(cx)
 }
 
 /// Whether a process that is about to sleep in a mount namespace of its own has the mounts of all four tenants there.
@@ -443,7 +443,7 @@ fn interrupted(cx: &Cx) -> Outcome {
     ensure_eq!(report["interrupted"], true, "interrupted");
     let timed = report["tasks"][0]["results"][0]["seconds"].as_f64();
     ensure!(timed.is_some_and(|seconds| seconds > 0.0), "nothing of what was measured is kept: {report}");
-    nothing_is_left(cx)
+    check_no_leftovers(cx)
 }
 
 /// One line that names the cause, exit status 2, and nothing done.
@@ -463,7 +463,7 @@ fn bad_input(cx: &Cx) -> Outcome {
         let mut command = bench_without_dir()?;
         shell::refused(command.args(arguments).current_dir(&cx.dir).env("TMPDIR", &cx.dir), cause)?;
     }
-    nothing_is_left(cx)
+    check_no_leftovers(cx)
 }
 
 fn bench_without_dir() -> Outcome<Command> {

@@ -27,7 +27,7 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("crash/first-changes", 120, first_changes),
     Case::mounted("crash/first-changes-in-a-pool", 120, first_changes_in_a_pool),
     Case::of(Profile::Passthrough, "crash/opens", 120, opens),
-    Case::mounted("crash/what-is-forgotten", 120, what_is_forgotten),
+    Case::mounted("crash/forgotten-files", 120, forgotten_files),
 ];
 
 const TIME: Duration = Duration::from_secs(8);
@@ -153,7 +153,7 @@ fn backing_files(mount: &Mount, probe: &Path) -> Outcome<usize> {
 }
 
 /// Files are made and removed: what the kernel has forgotten is not kept open by successors of the service that was told so.
-fn what_is_forgotten(cx: &Cx) -> Outcome {
+fn forgotten_files(cx: &Cx) -> Outcome {
     /// Without kills some files are open for a moment, too.
     const FEW: usize = 8;
     only_vellum("has no supervisor")?;
@@ -303,7 +303,7 @@ fn same_files(here: &Path, there: &Path) -> Outcome {
             let path = dir.join(name);
             let (one, other) = (here.join(&path), there.join(&path));
             let (meta, expected) = (fs::symlink_metadata(&one)?, fs::symlink_metadata(&other)?);
-            ensure!(said(&meta) == said(&expected), "attributes of {}", path.display());
+            ensure!(file_summary(&meta) == file_summary(&expected), "attributes of {}", path.display());
             if meta.is_dir() {
                 dirs.push(path);
             } else {
@@ -488,7 +488,9 @@ impl Side {
                 OpenOptions::new().write(true).create_new(true).open(&name).map(drop).map_err(raw)
             }
             Operation::Read => return fs::read(&name).map_err(raw),
-            Operation::Stat => return fs::symlink_metadata(&name).map(|meta| said(&meta)).map_err(raw),
+            Operation::Stat => {
+                return fs::symlink_metadata(&name).map(|meta| file_summary(&meta)).map_err(raw);
+            }
             Operation::List => {
                 let entries =
                     fs::read_dir(&self.dir).and_then(Iterator::collect::<Result<Vec<_>, _>>).map_err(raw)?;
@@ -519,7 +521,7 @@ impl Side {
             }
             Operation::StatOpen => {
                 return open.map_or(Ok(Vec::new()), |(file, _)| {
-                    file.metadata().map(|meta| said(&meta)).map_err(raw)
+                    file.metadata().map(|meta| file_summary(&meta)).map_err(raw)
                 });
             }
         };
@@ -528,7 +530,7 @@ impl Side {
 }
 
 /// What is known of a file; of a directory only its mode means anything.
-fn said(meta: &fs::Metadata) -> Vec<u8> {
+fn file_summary(meta: &fs::Metadata) -> Vec<u8> {
     let of_file = meta.is_file().then_some((meta.len(), meta.nlink()));
     format!("{:o} {of_file:?}", meta.mode()).into_bytes()
 }

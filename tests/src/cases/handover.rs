@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 pub(super) const CASES: &[Case] = &[
     Case::mounted("handover/killed-under-load", 120, killed_under_load),
-    Case::mounted("handover/what-has-no-name", 60, what_has_no_name),
+    Case::mounted("handover/nameless-files", 60, nameless_files),
     Case::mounted("handover/a-new-program", 60, a_new_program),
     Case::once("handover/many-mounts", 60, many_mounts),
 ];
@@ -374,7 +374,7 @@ pub(super) fn kill_service(pools: &Pools<'_>) -> Outcome {
 }
 
 /// What only descriptors hold: files and directories without names, of both layers.
-fn what_has_no_name(cx: &Cx) -> Outcome {
+fn nameless_files(cx: &Cx) -> Outcome {
     let pools = Pools::new(cx)?;
     pools.run("create", &[])?;
     let layers = cx.layers("l", 1)?;

@@ -42,7 +42,10 @@ fn busy(cx: &Cx) -> Outcome<Mount> {
 
 /// What a command says as soon as it names what is looked for. It waits 2 s for the answers of all mounts and leaves out whoever is later,
 /// which on a busy machine may be anybody.
-fn says(mut say: impl FnMut() -> Outcome<String>, names_it: impl Fn(&str) -> bool) -> Outcome<String> {
+fn wait_for_output(
+    mut say: impl FnMut() -> Outcome<String>,
+    names_it: impl Fn(&str) -> bool,
+) -> Outcome<String> {
     let begin = Instant::now();
     loop {
         let said = say()?;
@@ -95,7 +98,7 @@ fn stats(cx: &Cx) -> Outcome {
     ensure!(text.contains("CREATE") && text.contains(&*mount.root().to_string_lossy()), "{text}");
     // Without a name it finds the mount by itself.
     let root = mount.root().to_string_lossy().into_owned();
-    let all = says(|| shell::run(&mut command(&["stats", "--json"])?), |all| all.contains(&root))?;
+    let all = wait_for_output(|| shell::run(&mut command(&["stats", "--json"])?), |all| all.contains(&root))?;
     ensure!(all.contains(&root), "{all}");
     Ok(())
 }
@@ -104,7 +107,7 @@ fn top(cx: &Cx) -> Outcome {
     let mount = busy(cx)?;
     let root = mount.root().to_string_lossy().into_owned();
     let top = || shell::run(&mut command(&["top", "--interval", "0.2", "--times", "3"])?);
-    let text = says(top, |text| text.matches(&root).count() == 3)?;
+    let text = wait_for_output(top, |text| text.matches(&root).count() == 3)?;
     ensure_eq!(text.matches(&root).count(), 3, "looks at {root} in {text}");
     ensure_eq!(text.matches("REQ/S").count(), 3, "tables in {text}");
     Ok(())
@@ -137,7 +140,7 @@ fn metrics(cx: &Cx) -> Outcome {
         let mut lines = text.lines().filter(|line| line.starts_with(&wanted));
         lines.any(|line| line.contains("operation=\"CREATE\"") && line.ends_with(" 10"))
     };
-    let once = says(|| shell::run(&mut command(&["metrics"])?), made)?;
+    let once = wait_for_output(|| shell::run(&mut command(&["metrics"])?), made)?;
     ensure!(made(&once) && once.ends_with("# EOF\n"), "{once}");
     let socket = cx.dir.join("metrics.sock");
     let listen = format!("unix:{}", socket.display());
@@ -149,7 +152,7 @@ fn metrics(cx: &Cx) -> Outcome {
     ensure!(!nonsense.contains(" 200 "), "{nonsense}");
     ensure!(get(&socket, "GET /other")?.contains(" 404 "), "another path");
     ensure!(get(&socket, "POST /metrics")?.contains(" 404 "), "another method");
-    let answer = says(|| get(&socket, "GET /metrics"), made)?;
+    let answer = wait_for_output(|| get(&socket, "GET /metrics"), made)?;
     ensure!(answer.contains(" 200 ") && answer.contains("openmetrics-text") && made(&answer), "{answer}");
     drop(exporter);
     // The socket that it has left is in nobody's way.
@@ -192,7 +195,7 @@ fn a_hung_service(cx: &Cx) -> Outcome {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     };
     let well = well.root().to_string_lossy();
-    let text = says(asked, |text| text.contains(&*well));
+    let text = wait_for_output(asked, |text| text.contains(&*well));
     pids.iter().try_for_each(|pid| kill_process(*pid, Signal::CONT))?;
     let text = text?;
     ensure!(text.contains(&*well), "the other one is missing: {text}");

@@ -33,15 +33,15 @@ pub(super) const CASES: &[Case] = &[
         120,
         between_services::killed_in_a_row,
     ),
-    Case::once("supervisor/asked-while-replaced", 60, between_services::asked_meanwhile),
+    Case::once("supervisor/asked-while-replaced", 60, between_services::queried_during_replacement),
     Case::mounted("supervisor/each-in-turn", 60, each_in_turn),
     Case::once("supervisor/ordinary-user", 60, ordinary_user),
     Case::once("supervisor/foreground", 60, foreground),
     Case::once("supervisor/pool", 60, pool),
     Case::once("supervisor/of-the-caller", 60, of_the_caller),
-    Case::once("supervisor/what-mounts-is-missing", 60, what_mounts_is_missing),
+    Case::once("supervisor/missing-mount-tools", 60, missing_mount_tools),
     Case::once("supervisor/another-format", 60, another_format),
-    Case::mounted("supervisor/dies-again-and-again", 60, dies_again_and_again),
+    Case::mounted("supervisor/repeated-crashes", 60, repeated_crashes),
     Case::mounted("supervisor/state-cannot-be-read", 60, state_cannot_be_read),
     Case::mounted("supervisor/all-killed-at-once", 60, all_killed_at_once),
 ];
@@ -317,7 +317,7 @@ fn of_the_caller(cx: &Cx) -> Outcome {
 }
 
 /// A `/dev/fuse` that is another device, or none, and a helper that may not run: one line says so, and what helps.
-fn what_mounts_is_missing(cx: &Cx) -> Outcome {
+fn missing_mount_tools(cx: &Cx) -> Outcome {
     let MountKind::Program(program, true) = MountKind::under_test() else {
         return skip("a stand-in says what it likes");
     };
@@ -504,7 +504,7 @@ impl<'a> Open<'a> {
 }
 
 /// A service that cannot live: the mount is ended so that nothing goes on by what the kernel knows.
-fn dies_again_and_again(cx: &Cx) -> Outcome {
+fn repeated_crashes(cx: &Cx) -> Outcome {
     only_vellum("has no supervisor")?;
     let layers = cx.layers("l", 1)?;
     let log = cx.dir.join("log");

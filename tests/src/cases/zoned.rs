@@ -14,7 +14,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use vellum_service::store_door::{ConnectOutcome, Door};
+use vellum_service::store_server::{ConnectOutcome, StoreClient};
 use vellum_zoned::device::{Conventional, ZonedDevice};
 use vellum_zoned::store::{Class, Placement, Store};
 
@@ -22,7 +22,7 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("zoned/upper", 60, upper),
     Case::once("zoned/mount", 60, mounted),
     Case::once("zoned/killed", 60, killed),
-    Case::once("zoned/doors", 60, doors),
+    Case::once("zoned/store-sockets", 60, store_sockets),
     Case::once("zoned/pool", 60, pool),
     Case::once("zoned/pool-shares", 60, pool_shares),
     Case::once("zoned/refused", 60, refused),
@@ -258,8 +258,8 @@ fn killed(cx: &Cx) -> Outcome {
     Ok(())
 }
 
-/// The socket of a store's door goes with its service, also when that is killed; what was left when everybody was killed goes with the next mount.
-fn doors(cx: &Cx) -> Outcome {
+/// A store socket goes with its service, also when that is killed; what was left when everybody was killed goes with the next mount.
+fn store_sockets(cx: &Cx) -> Outcome {
     only_vellum("has no such mounts")?;
     let dir = Path::new("/run/vellum/stores");
     // Mounts of others would take away what is left there as well: in the mount namespace of this case it is its own.
@@ -290,7 +290,7 @@ fn doors(cx: &Cx) -> Outcome {
     };
     for round in ["unmounted", "service killed", "all killed"] {
         alone.mount()?;
-        ensure!(socket.exists(), "no door");
+        ensure!(socket.exists(), "no socket");
         match round {
             "unmounted" => shell::run(Command::new("umount").arg(&alone.point)).map(drop)?,
             "service killed" => kill_process(service()?, Signal::KILL)?,
@@ -312,7 +312,10 @@ fn doors(cx: &Cx) -> Outcome {
     let left = dir.join(format!("file-{:x}-{}", found.dev(), "left"));
     drop(std::os::unix::net::UnixListener::bind(&left)?);
     alone.mount()?;
-    ensure!(matches!(Door::knock(&alone.store, false), ConnectOutcome::In(_)), "the door is another's");
+    ensure!(
+        matches!(StoreClient::connect(&alone.store, false), ConnectOutcome::In(_)),
+        "the socket is another's"
+    );
     ensure!(!left.exists(), "what was left of another one");
     alone.unmount()?;
     gone(&socket)

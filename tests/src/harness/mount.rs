@@ -66,7 +66,7 @@ impl MountKind {
     }
 
     /// Whether there is something to run.
-    pub(crate) fn is_there(&self) -> bool {
+    pub(crate) fn exists(&self) -> bool {
         match self {
             Self::Program(path, _) => path.is_file(),
             Self::Kernel => true,
@@ -182,7 +182,7 @@ impl Mount {
 
     /// Mounts (again), by a program that runs the mount command behind its own arguments.
     pub(crate) fn mount_by(&mut self, caller: &[&str]) -> Outcome {
-        if !self.kind.is_there() {
+        if !self.kind.exists() {
             return fail(format!("nothing to mount with: {:?}", self.kind));
         }
         let outside = fs::metadata(&self.layers.merged)?.dev();

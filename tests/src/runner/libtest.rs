@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_behind_other_output_counts() {
+    fn a_result_after_other_output_counts() {
         let log = "     Running tests/x.rs (target/debug/deps/x-01ab)\nrunning 2 tests\n\
                    datatest x ... FAILED\nmore: test y ... ok\n\
                    test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0s\n";
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_can_be_named_for_is_skipped_too() {
+    fn skips_without_a_test_name_count() {
         let log = "     Running tests/sandbox.rs (target/debug/deps/sandbox-01ab)\n    SKIPPED: files: too old\n\
                    running 1 test\ntest a ... ok\nSKIPPED: by a child\n\
                    test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0s\n";

@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_whole_case_is_as_bad_as_it_says() {
+    fn a_case_has_the_worst_verdict_of_its_parts() {
         let line = |result: &Verdict| Line { name: "p".into(), result: result.clone() };
         let (good, bad) = (Verdict::Passed, Verdict::Failed("why".into()));
         let left_out = Verdict::Skipped("why".into());

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_forecast_counts_what_runs_beside_others_for_its_share() {
+    fn a_forecast_counts_parallel_cases_by_their_share() {
         let logs = tempfile::tempdir().unwrap();
         let times = [("t/alone", 100), ("t/one", 40), ("t/two", 60)];
         let times = times.map(|(name, seconds)| (name.to_owned(), Duration::from_secs(seconds)));

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn downwards_is_fine() {
+    fn downward_dependencies_pass() {
         let rest = "[dependencies]\nvellum-vfs.workspace = true\nlibc = \"1\"\n[dev-dependencies]\nvellum-tests.workspace = true\n";
         assert!(
             messages(TABLE, "vellum-union", rest).is_empty(),
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn upwards_and_sideways_fail() {
+    fn upward_and_sideways_dependencies_fail() {
         for rest in [
             "[dependencies]\nvellum-union.workspace = true\n",
             "[dependencies]\nvellum-union = { path = \"../union\" }\n",
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn the_document_is_what_counts() {
+    fn the_table_in_the_document_decides() {
         let without = TABLE.replace("| `vfs` |", "| - |");
         let rest = "[dependencies]\nvellum-vfs.workspace = true\n";
         assert!(messages(TABLE, "vellum-branch", rest).is_empty());

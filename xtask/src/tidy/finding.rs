@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn findings_say_where() {
+    fn findings_print_their_location() {
         let finding = Finding::new("a.rs", 5, "unsafe", "x");
         assert_eq!(finding.to_string(), "a.rs:5: unsafe: x");
         assert_eq!(Finding { line: 0, ..finding }.warning().to_string(), "a.rs: warning: unsafe: x");

@@ -18,7 +18,7 @@ pub(super) fn check(tree: &Tree, findings: &mut Vec<Finding>) {
         for (line, target) in targets(&source.text) {
             let mut fail = |message: String| findings.push(Finding::new(&source.path, line, RULE, message));
             let (file, heading) = target.split_once('#').unwrap_or((target, ""));
-            let path = if file.is_empty() { source.path.clone() } else { beside(&source.path, file) };
+            let path = if file.is_empty() { source.path.clone() } else { relative_to(&source.path, file) };
             if !path.ends_with(".md") || target.contains("://") {
                 continue;
             }
@@ -82,7 +82,7 @@ fn targets(text: &str) -> Vec<(usize, &str)> {
 }
 
 /// The path of a file that is named relative to the document at `path`.
-fn beside(path: &str, file: &str) -> String {
+fn relative_to(path: &str, file: &str) -> String {
     let mut parts: Vec<&str> = path.split('/').collect();
     parts.pop();
     for part in file.split('/') {
@@ -124,14 +124,14 @@ mod tests {
     }
 
     #[test]
-    fn links_that_lead_somewhere() {
+    fn valid_links_pass() {
         let good = "# A\n[b](../b.md) and [h](../b.md#the-kernels-own-things-2), [i](#a), [w](https://x.org/no.md), [p](no.png)\n\
             ```\n[no](no.md)\n```\n";
         assert!(messages(good).is_empty(), "{:?}", messages(good));
     }
 
     #[test]
-    fn links_that_do_not() {
+    fn broken_links_are_found() {
         assert_eq!(
             messages("[b](b.md)"),
             ["docs/design/a.md:1: links: b.md: there is no file docs/design/b.md"]

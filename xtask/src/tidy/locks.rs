@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_has_to_be_there() {
+    fn a_missing_lock_order_is_a_finding() {
         let tree = Tree { sources: vec![Source::new(DOCUMENT, "//! The union.\n")] };
         let mut findings = Vec::new();
         check(&tree, &mut findings);

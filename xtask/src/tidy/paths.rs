@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_are_fine() {
+    fn allowed_paths_pass() {
         for good in [
             "lowerdir=/lower,upperdir=/upper,workdir=/work",
             "{top}/work/x",

@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_those_that_are_written() {
+    fn generated_pages_match_the_sources() {
         let environment = "# Environment\n\n## Signals\n\nNone.\n";
         let tree = |change: &str| {
             let made = files(environment).map(|(path, text)| Source::new(path, &text.replace(change, "x")));
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_reference_entries_are_named() {
         let remedies = |said: &str| {
             vec![
                 Source::new("crates/vellum/src/cli.rs", "fn f() { refuse(\"it is in use; end it\") }"),

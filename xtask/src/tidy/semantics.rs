@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn promises_with_tests() {
+    fn promises_with_tests_pass() {
         let good = "# Semantics\n\nText.\n\n- One. [test: t/a.rs::one]\n- Two goes\n  on.\n\n  [test: t/a.rs::two, \
             t/a.rs::three]\n  - inner [test: t/a.rs::case four]\n- Five [test: t/run.sh::check_five]\n\n* A remark.\n\
             1. A number.\n\n```\n- code\n```\n";
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn promises_without() {
+    fn promises_without_tests_are_found() {
         assert_eq!(messages("# S\n\n- Nothing.\n"), ["3: a promise without [test: FILE::NAME]"]);
         // What stands after the item does not count for it.
         assert_eq!(messages("- Nothing.\nText [test: t/a.rs::one]\n").len(), 1);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_that_the_page_of_security_names_exist() {
+    fn tests_named_in_security_exist() {
         let found = |security: &str| {
             let sources = [(DOCUMENT, ""), (SECURITY, security), ("t/a.rs", TESTS)];
             let sources = sources.map(|(path, text)| Source::new(path, text)).into();
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_document_has_to_be_there() {
+    fn a_missing_document_is_a_finding() {
         let mut findings = Vec::new();
         check(&Tree { sources: Vec::new() }, &mut findings);
         assert_eq!(findings.len(), 1);

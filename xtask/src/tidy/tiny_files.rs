@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_more_than_that_may_stay() {
+    fn files_with_more_than_one_expression_pass() {
         let long = format!("fn f() {{\n    g(\n{}    )\n}}\n", "        1,\n".repeat(8));
         for text in [
             "fn f() {\n    let a = g();\n    h(a)\n}\n",
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_about_production_code() {
+    fn the_rule_applies_to_production_code() {
         for path in [
             "crates/x/src/lib.rs",
             "crates/x/src/main.rs",

@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_rust_is_said() {
+    fn invalid_rust_is_reported() {
         assert_eq!(findings("fn x( {").len(), 1);
     }
 }

@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_as_much_as_was_asked_for() {
+    fn load_files_have_the_requested_size() {
         for (load, size) in [(Load::Videoserver, 16 << 20), (Load::Webserver, 16 << 10)] {
             let files = load.personality(256 << 20).unwrap().files;
             assert_eq!(files.count as u64 * size, 256 << 20, "{load:?}");
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn each_does_something_until_its_time_is_over() {
+    fn loads_run_until_their_time_ends() {
         for load in [Load::Fileserver, Load::Webserver, Load::Varmail, Load::Videoserver, Load::InOrder] {
             let directory = tempfile::tempdir().unwrap();
             let bytes = 8 << 20;

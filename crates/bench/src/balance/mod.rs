@@ -148,7 +148,7 @@ fn chosen(only: Option<&str>) -> impl Iterator<Item = (&'static str, [Load; 4])>
 
 /// Tries all experiments that were chosen.
 pub fn balance(plan: &Plan) -> Result<Report> {
-    let machine = Machine::here(&plan.directory);
+    let machine = Machine::detect(&plan.directory);
     let memory = (MEMORY as f64 * plan.scale) as u64;
     let progress = ProgressBar::new((chosen(plan.only.as_deref()).count() * plan.rounds * 2) as u64);
     progress.set_style(style());

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_that_a_thread_is_told_passes_by_instructions() {
+    fn stepped_threads_read_a_clock_that_counts_instructions() {
         let memory = tempfile::tempfile().unwrap();
         let mut clocks = Clocks::new(0x1000..0x2000);
         let mut tell = |rdi: u64, real: [u64; 2], instructions: u64| {

@@ -158,7 +158,7 @@ pub(super) mod tests {
     type Case = (&'static str, &'static [u8], bool, &'static [(u64, u64)]);
 
     #[test]
-    fn what_is_written_where() {
+    fn decoded_instructions_have_their_written_addresses() {
         let cases: [Case; 16] = [
             ("lock xadd [rax],rcx", &[0xf0, 0x48, 0x0f, 0xc1, 0x08], true, &[(RAX, RAX + 7)]),
             ("lock cmpxchg [rdi],cl", &[0xf0, 0x0f, 0xb0, 0x0f], true, &[(RDI, RDI)]),
@@ -208,7 +208,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn calls_and_what_is_no_instruction_are_told() {
+    fn system_calls_and_invalid_instructions_are_recognised() {
         assert!(decode(&[0x0f, 0x05], 0).unwrap().is_call);
         assert!(!decode(&[0xe8, 0, 0, 0, 0], 0).unwrap().is_call);
         assert!(decode(&[0x06], 0).is_none() && decode(&[], 0).is_none());

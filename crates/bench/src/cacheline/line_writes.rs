@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_shared_once_two_threads_wrote_it_and_then_all_its_writes_count() {
+    fn all_writes_to_a_shared_line_count() {
         let mut tally = Tally::default();
         let by = |thread| Writer { thread, client: None };
         for (thread, line, address) in [(1, 7, 100), (1, 7, 100), (1, 8, 100), (2, 9, 100), (1, 8, 200)] {
@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(sum.sites.values().collect::<Vec<_>>(), [&2, &1]);
     }
     #[test]
-    fn what_one_client_has_is_not_shared_between_clients() {
+    fn lines_of_one_client_are_not_shared_between_clients() {
         let mut tally = Tally::default();
         let by = |thread, client| Writer { thread, client };
         // A file's own line, a thread's own, one of all, and one that housekeeping writes as well.

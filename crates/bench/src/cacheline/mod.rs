@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_write_one_line_are_told_from_those_that_do_not() {
+    fn false_sharing_between_threads_is_detected() {
         let Some(shared) = stepped("shared") else { return };
         assert!(shared.locked >= 2 * ADDITIONS, "{shared:?}");
         assert!(shared.shared_writes >= 2 * ADDITIONS, "{shared:?}");
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_within_comes_out_and_the_process_goes_on() {
+    fn a_failed_measurement_leaves_the_process_running() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let service = Service { pid: child.id() };
         let failed = count(service, || Err(crate::failure::Failure::new("of its own")));

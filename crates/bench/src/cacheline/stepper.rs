@@ -9,7 +9,7 @@ use super::clock::{ClockRead, Clocks};
 use super::decode::{DecodedInstruction, LONGEST, decode};
 use super::line_writes::{Tally, Writer, lines};
 use super::requests::client_of;
-use super::stops::{is_begun_anew, is_pending, next};
+use super::stops::{is_pending, is_restarted, next};
 use super::stretched_timeouts::Call;
 use crate::failure::{Failure, Result, While};
 use crate::interrupt;
@@ -71,7 +71,7 @@ fn trace(service: Service, done: &AtomicBool, ready: &mpsc::Sender<()>) -> Resul
         let _ = ready.send(());
         stepper.step_until(done)
     });
-    let let_go = stepper.let_go();
+    let let_go = stepper.detach_all();
     counted.and(let_go)?;
     Ok(stepper.tally.sum(&AddressMap::of_process(service)?))
 }
@@ -222,13 +222,13 @@ impl Stepper {
             // On its way to the handler it stops again, before the first instruction there.
             WaitStatus::Stopped(id, signal) => {
                 self.hold(id);
-                self.go_on(id, Some(signal), State::Away)
+                self.continue_thread(id, Some(signal), State::Away)
             }
             WaitStatus::PtraceEvent(id, _, event) => {
                 self.started(id, event);
                 // It was stopped in the kernel, and what it does next may be a call that is begun anew.
                 self.hold(id);
-                self.go_on(id, None, State::Away)
+                self.continue_thread(id, None, State::Away)
             }
             _ => Ok(()),
         }
@@ -240,7 +240,7 @@ impl Stepper {
         thread.state = State::Held;
         if std::mem::take(&mut thread.stops) {
             // An error: it has ended.
-            let _ = stop_nowhere(id);
+            let _ = clear_breakpoints(id);
         }
     }
 
@@ -263,11 +263,11 @@ impl Stepper {
                 }
                 Ok(())
             }
-            next => self.go_on(id, None, next),
+            next => self.continue_thread(id, None, next),
         }
     }
 
-    fn go_on(&mut self, id: Pid, signal: Option<Signal>, to: State) -> Result<()> {
+    fn continue_thread(&mut self, id: Pid, signal: Option<Signal>, to: State) -> Result<()> {
         let going = match to {
             State::Repeating => ptrace::cont(id, signal),
             _ => ptrace::step(id, signal),
@@ -290,12 +290,12 @@ impl Stepper {
             Err(Errno::ESRCH) => return Ok(State::Away),
             Err(error) => return Err(error).doing(|| "reading registers"),
         };
-        if is_begun_anew(&registers) {
+        if is_restarted(&registers) {
             return Ok(State::Away);
         }
         let at = registers.rip;
         let call = self.threads.get_mut(&id).and_then(|thread| thread.call.take());
-        if let Some(until) = call.and_then(|call| call.runs_out(&registers)) {
+        if let Some(until) = call.and_then(|call| call.expired_instructions(&registers)) {
             return Ok(State::Late(until));
         }
         let request =
@@ -344,7 +344,7 @@ impl Stepper {
     }
 
     /// Detaches from all threads, whatever they do.
-    fn let_go(&mut self) -> Result<()> {
+    fn detach_all(&mut self) -> Result<()> {
         let start = Instant::now();
         let held = |thread: &Thread| matches!(thread.state, State::Held | State::Late(_));
         for id in self.threads.keys().copied().collect::<Vec<_>>() {
@@ -410,7 +410,7 @@ fn stop_at(id: Pid, address: u64) -> nix::Result<()> {
 }
 
 /// The thread stops there no more.
-fn stop_nowhere(id: Pid) -> nix::Result<()> {
+fn clear_breakpoints(id: Pid) -> nix::Result<()> {
     write(id, CONTROL, 0)
 }
 

@@ -21,7 +21,7 @@ pub(super) fn is_pending(service: Service, id: Pid, signal: Signal) -> bool {
 }
 
 /// Whether a call has been interrupted, and comes next once more, and not what stands behind it.
-pub(super) fn is_begun_anew(registers: &user_regs_struct) -> bool {
+pub(super) fn is_restarted(registers: &user_regs_struct) -> bool {
     // Otherwise it did not come out of a call.
     let in_call = registers.orig_rax.cast_signed() >= 0;
     in_call && RESTARTS.contains(&registers.rax.cast_signed())

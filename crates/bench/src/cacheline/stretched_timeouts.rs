@@ -32,7 +32,7 @@ impl Call {
     }
 
     /// It is back. Where it has waited until its time ran out: the instructions after which that would have been.
-    pub(super) fn runs_out(&self, registers: &user_regs_struct) -> Option<u64> {
+    pub(super) fn expired_instructions(&self, registers: &user_regs_struct) -> Option<u64> {
         let result = registers.rax.cast_signed();
         let number = self.number.cast_signed();
         let ran_out = match number {
@@ -61,16 +61,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_whose_time_has_run_out_takes_as_many_instructions() {
+    fn an_expired_timeout_counts_as_that_many_instructions() {
         let with = |rax: i64| user_regs_struct { rax: rax.cast_unsigned(), ..registers() };
         let wait = Call::begin(&with(libc::SYS_futex), 1000);
         std::thread::sleep(Duration::from_millis(2));
-        assert!(wait.runs_out(&with(-110)).unwrap() > 2_000_000);
-        assert_eq!(wait.runs_out(&with(0)), None);
-        assert!(Call::begin(&with(libc::SYS_ppoll), 0).runs_out(&with(0)).is_some());
+        assert!(wait.expired_instructions(&with(-110)).unwrap() > 2_000_000);
+        assert_eq!(wait.expired_instructions(&with(0)), None);
+        assert!(Call::begin(&with(libc::SYS_ppoll), 0).expired_instructions(&with(0)).is_some());
         let read = Call::begin(&user_regs_struct { rsi: 0x7000, ..with(libc::SYS_read) }, 0);
         assert_eq!(
-            (read.runs_out(&with(0)), read.has_read(&with(0)), read.has_read(&with(-11))),
+            (read.expired_instructions(&with(0)), read.has_read(&with(0)), read.has_read(&with(-11))),
             (None, None, None)
         );
         assert_eq!(read.has_read(&with(80)), Some((0x7000, 80)));

@@ -127,7 +127,7 @@ pub(super) fn run(
     };
     run.put(0, Event::Call);
     run.put(run.begins, Event::Wake);
-    let end = run.until(until);
+    let end = run.run_until(until);
     let time = end - run.begins;
     run.seen.bandwidth = run.bytes_seen as f64 * SECOND as f64 / time.max(1) as f64;
     run.seen
@@ -135,13 +135,13 @@ pub(super) fn run(
 
 impl Run<'_> {
     /// Runs to the end, and says when that was.
-    fn until(&mut self, until: Option<Nanos>) -> Nanos {
+    fn run_until(&mut self, until: Option<Nanos>) -> Nanos {
         let most = self.begins + until.unwrap_or(MOST);
         while let Some(Reverse((now, _, event))) = self.events.pop() {
             if now >= most {
                 return most;
             }
-            self.happens(now, event);
+            self.handle_event(now, event);
             let images_done =
                 self.left.iter().all(|left| *left == 0) && self.under_way.iter().all(|n| *n == 0);
             if images_done && now >= self.begins {
@@ -162,7 +162,7 @@ impl Run<'_> {
         self.events.push(Reverse((at, self.events_made, event)));
     }
 
-    fn happens(&mut self, now: Nanos, event: Event) {
+    fn handle_event(&mut self, now: Nanos, event: Event) {
         match event {
             Event::Call => {
                 let Some(others) = self.others else { return };
@@ -184,7 +184,7 @@ impl Run<'_> {
                     self.seen.latencies.push(latency);
                 }
                 if let Some(pacer) = &mut self.pacer {
-                    pacer.other_done(now, others.direction, others.bytes, latency);
+                    pacer.note_other_call(now, others.direction, others.bytes, latency);
                 }
                 self.call(now);
             }

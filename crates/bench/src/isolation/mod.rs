@@ -102,7 +102,7 @@ pub fn isolation(plan: &Plan, mut each: impl FnMut(&Row)) -> Report {
                 for rate in RATES {
                     let others = OtherLoad { direction, bytes: size, rate };
                     for checkpoints in CHECKPOINTS {
-                        if crate::interrupt::asked() {
+                        if crate::interrupt::is_requested() {
                             break 'all;
                         }
                         for mode in Mode::ALL {
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     /// Others at one point of the experiment, on a device with zones of one die.
-    fn beside_three(direction: Direction, size: u64, rate: u64, mode: Mode) -> Row {
+    fn run_beside_three(direction: Direction, size: u64, rate: u64, mode: Mode) -> Row {
         one(&SMALL_ZONE, OtherLoad { direction, bytes: size, rate }, 3, 128 * MIB, mode)
     }
 
@@ -193,7 +193,7 @@ mod tests {
     fn placed_and_paced_images_disturb_nobody_and_end_in_time() {
         for direction in [Direction::Write, Direction::Read] {
             for (size, rate) in [(4 * KIB, 5_000_000), (4 * KIB, 200_000_000), (192 * KIB, 200_000_000)] {
-                let row = beside_three(direction, size, rate, Mode::Both);
+                let row = run_beside_three(direction, size, rate, Mode::Both);
                 let said = row.line();
                 assert!(row.mean_ratio < 1.1 && row.p99_ratio < 1.1 && row.bandwidth_ratio > 0.9, "{said}");
                 assert!(row.images_ratio.is_some_and(|ratio| ratio < 1.25), "{said}");
@@ -203,9 +203,9 @@ mod tests {
 
     #[test]
     fn images_that_are_only_placed_or_only_paced_disturb() {
-        let placed = beside_three(Direction::Write, 4 * KIB, 50_000_000, Mode::Placed);
+        let placed = run_beside_three(Direction::Write, 4 * KIB, 50_000_000, Mode::Placed);
         assert!(placed.p99_ratio > 10.0, "the write buffer is everybody's: {}", placed.line());
-        let paced = beside_three(Direction::Read, 4 * KIB, 50_000_000, Mode::Paced);
+        let paced = run_beside_three(Direction::Read, 4 * KIB, 50_000_000, Mode::Paced);
         let said = paced.line();
         assert!(paced.p99_ratio > 1.1 || paced.images_ratio.is_none_or(|ratio| ratio > 1.25), "{said}");
     }

@@ -45,7 +45,7 @@ pub struct Plan {
 
 /// Tries everything.
 pub fn store(plan: &Plan) -> Result<Report> {
-    let machine = Machine::here(&plan.directory);
+    let machine = Machine::detect(&plan.directory);
     let scaled = |count: u64| ((count as f64 * plan.scale) as u64).max(1);
     let image = scaled(IMAGE).next_multiple_of(PIECE as u64);
     let overwritten = scaled(OVERWRITTEN).next_multiple_of(PIECE as u64);

@@ -177,7 +177,7 @@ mod tests {
     use crate::table::SMALL;
 
     #[test]
-    fn later_tasks_replace_earlier_ones_where_they_stand() {
+    fn later_tasks_replace_earlier_ones_in_place() {
         let later = SMALL
             .replace("block-same", "new")
             .replace("0.0125", "0.0777")
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn tasks_of_other_filesystems_stand_beside_each_other() {
+    fn tasks_of_different_filesystems_are_adjacent() {
         let xfs = SMALL.replace("\"ext4\"", "\"xfs\"");
         let again = xfs.replace("0.0125", "0.0777");
         let merged = read_texts(&[SMALL, &xfs, &again]).unwrap();
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_report_is_refused() {
+    fn a_malformed_report_is_refused() {
         let version = SMALL.replace("\"schema_version\": 1", "\"schema_version\": 9");
         let empty = r#"{"schema_version":1,"machine":{"cpu":"","cores":1,"memory_mib":1,"kernel":"","filesystem":"",
             "date":"","load_before":0},"rounds":1,"scale":1,"denominator":null,"tasks":[]}"#;
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_is_a_wide_spread_or_what_the_run_calls_so() {
+    fn results_are_noisy_by_spread_or_by_their_flag() {
         let noisy = |text: &str| {
             let results = read_texts(&[text]).unwrap();
             results.tasks.iter().flat_map(|task| &task.results).filter(|result| result.is_noisy()).count()
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn names_say_which_filesystem_is_meant() {
+    fn task_names_include_the_filesystem() {
         let on = |filesystem: &str| {
             SMALL.replace("\"filesystem\": \"ext4\"", &format!("\"filesystem\": \"{filesystem}\""))
         };

@@ -39,7 +39,7 @@ pub fn make(from: &[PathBuf], names: &[String], of: TableKind) -> Result<String>
     let all = results.runs.iter().flat_map(|run| &run.subjects).map(|note| note.name.as_str());
     let mut subjects: Vec<&str> = Vec::new();
     for subject in all {
-        if !subjects.contains(&subject) && tasks.iter().any(|task| found(task, subject).is_some()) {
+        if !subjects.contains(&subject) && tasks.iter().any(|task| find_subject(task, subject).is_some()) {
             subjects.push(subject);
         }
     }
@@ -49,17 +49,17 @@ pub fn make(from: &[PathBuf], names: &[String], of: TableKind) -> Result<String>
     })
 }
 
-fn found<'a>(task: &'a Task, subject: &str) -> Option<&'a Subject> {
+fn find_subject<'a>(task: &'a Task, subject: &str) -> Option<&'a Subject> {
     task.results.iter().find(|result| result.subject == subject && result.seconds.is_some())
 }
 
 fn row(cells: impl IntoIterator<Item = String>) -> String {
-    let cells: Vec<String> = cells.into_iter().map(|cell| plain(&cell)).collect();
+    let cells: Vec<String> = cells.into_iter().map(|cell| cell_text(&cell)).collect();
     format!("| {} |\n", cells.join(" | "))
 }
 
 /// What would end a cell, and spaces that no editor shows, are left out.
-fn plain(text: &str) -> String {
+fn cell_text(text: &str) -> String {
     text.replace('|', "/").replace('\u{a0}', " ").replace('\u{2013}', "-")
 }
 
@@ -73,9 +73,9 @@ fn ratios(results: &Results, tasks: &[&Task], subjects: &[&str]) -> String {
     let lines = others.iter().map(|_| "---:").chain(has_bars.then_some("---"));
     table += &row(["---", "---:"].into_iter().chain(lines).map(str::to_owned));
     for task in tasks {
-        let seconds = denominator.and_then(|name| found(task, name)).and_then(|result| result.seconds);
+        let seconds = denominator.and_then(|name| find_subject(task, name)).and_then(|result| result.seconds);
         let first = [results.full_name(task), seconds.map_or(NONE.to_owned(), time)];
-        let ratios = others.iter().map(|name| found(task, name).map_or(NONE.to_owned(), ratio));
+        let ratios = others.iter().map(|name| find_subject(task, name).map_or(NONE.to_owned(), ratio));
         let bars = has_bars.then(|| bars_of(task));
         table += &row(first.into_iter().chain(ratios).chain(bars));
     }
@@ -117,7 +117,7 @@ fn counts(results: &Results, tasks: &[&Task], subjects: &[&str]) -> String {
     let mut table = row(names.map(str::to_owned));
     table += &row(std::iter::repeat_n("---".to_owned(), subjects.len() + 1));
     for task in tasks {
-        let of = |name: &&str| found(task, name).map_or(NONE.to_owned(), counted);
+        let of = |name: &&str| find_subject(task, name).map_or(NONE.to_owned(), counted);
         table += &row(std::iter::once(results.full_name(task)).chain(subjects.iter().map(of)));
     }
     table
@@ -141,7 +141,7 @@ fn counted(result: &Subject) -> String {
 mod tests {
     use super::*;
 
-    fn made(text: &str, names: &[&str], of: TableKind) -> Result<String> {
+    fn make_table(text: &str, names: &[&str], of: TableKind) -> Result<String> {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("r.json");
         std::fs::write(&file, text).unwrap();
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn every_row_has_every_column() {
         for of in [TableKind::Ratios, TableKind::Counts] {
-            let table = made(SMALL, &[], of).unwrap();
+            let table = make_table(SMALL, &[], of).unwrap();
             let columns: Vec<usize> = table.lines().map(|line| line.split('|').count()).collect();
             assert!(
                 columns.len() > 3 && columns.iter().all(|count| Some(count) == columns.first()),
@@ -163,15 +163,15 @@ mod tests {
 
     #[test]
     fn tasks_are_chosen_by_how_their_names_begin() {
-        let table = made(SMALL, &["open-"], TableKind::Ratios).unwrap();
+        let table = make_table(SMALL, &["open-"], TableKind::Ratios).unwrap();
         assert!(table.contains("| open-read |") && !table.contains("block-"), "{table}");
-        let error = made(SMALL, &["nothing"], TableKind::Ratios).unwrap_err();
+        let error = make_table(SMALL, &["nothing"], TableKind::Ratios).unwrap_err();
         assert!(error.bad_input && error.to_string().contains("--list"), "{error}");
     }
 
     #[test]
     fn a_name_cannot_end_its_cell() {
-        let table = made(&SMALL.replace("open-read", "a|b"), &[], TableKind::Ratios).unwrap();
+        let table = make_table(&SMALL.replace("open-read", "a|b"), &[], TableKind::Ratios).unwrap();
         assert!(table.contains("| a/b |"), "{table}");
     }
 }

@@ -1,7 +1,7 @@
 //! Tasks on a large file of the lower layer that is changed in part: the experiments of TranslayFS (Sato and Kourai), whose
 //! upper files are sparse, and to which kernel overlayfs answers by copying the file.
 
-use super::large::{LARGE, settle};
+use super::large::{LARGE, flush_dirty_pages};
 use super::task::{Env, Task};
 use crate::failure::{Result, While};
 use crate::interrupt;
@@ -17,7 +17,7 @@ pub(super) const BLOCKS: Task = Task {
     alters: true,
     space: true,
     operations: |_| 1,
-    prepare: settle,
+    prepare: flush_dirty_pages,
     ..LARGE
 };
 
@@ -108,7 +108,7 @@ pub(super) fn one_and_cold(env: &Env<'_>) -> Result<()> {
 }
 
 /// Writes the first half, before the clock starts, and empties the caches.
-pub(super) fn half_and_cold(env: &Env<'_>) -> Result<()> {
+pub(super) fn write_first_half(env: &Env<'_>) -> Result<()> {
     let file = open(env)?;
     let block = vec![0x5a; 1 << 20];
     for at in (0..size(&file)? / 2).step_by(1 << 20) {

@@ -37,7 +37,7 @@ fn large(env: &Env<'_>) -> Result<File> {
 }
 
 /// Lets nothing dirty from before be written back on this task's time.
-pub(super) fn settle(_: &Env<'_>) -> Result<()> {
+pub(super) fn flush_dirty_pages(_: &Env<'_>) -> Result<()> {
     rustix::fs::sync();
     Ok(())
 }

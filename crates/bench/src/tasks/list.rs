@@ -125,7 +125,7 @@ pub const TASKS: &[Task] = &[
         state: "a new file, nothing dirty",
         lower: Lower::Empty,
         alters: true,
-        prepare: large::settle,
+        prepare: large::flush_dirty_pages,
         run: large::write_fsync,
         ..LARGE
     },
@@ -147,7 +147,7 @@ pub const TASKS: &[Task] = &[
         lower: Lower::Empty,
         alters: true,
         operations: |testbed| testbed.scaled(large::APPENDS),
-        prepare: large::settle,
+        prepare: large::flush_dirty_pages,
         run: large::append,
         ..LARGE
     },
@@ -158,7 +158,7 @@ pub const TASKS: &[Task] = &[
         lower: Lower::Empty,
         alters: true,
         operations: |testbed| testbed.scaled(large::SYNCED_APPENDS),
-        prepare: large::settle,
+        prepare: large::flush_dirty_pages,
         run: large::append_fsync,
         ..LARGE
     },
@@ -274,7 +274,7 @@ pub const TASKS: &[Task] = &[
         title: "512 MiB read in 1 MiB, the first half in the upper",
         state: COLD,
         drops_caches: true,
-        prepare: blocks::half_and_cold,
+        prepare: blocks::write_first_half,
         run: large::read,
         ..BLOCKS
     },

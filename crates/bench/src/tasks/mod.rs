@@ -53,7 +53,7 @@ mod tests {
     use crate::testbed::{Lower, Testbed};
 
     #[test]
-    fn tasks_have_unique_names_and_say_what_they_are() {
+    fn tasks_have_unique_names_and_descriptions() {
         for task in TASKS {
             assert_eq!(TASKS.iter().filter(|other| other.name == task.name).count(), 1, "{}", task.name);
             assert!(!task.title.is_empty() && !task.state.is_empty() && task.passes > 0, "{}", task.name);
@@ -66,13 +66,13 @@ mod tests {
         for task in TASKS.iter().filter(|task| task.library) {
             assert_eq!((task.clones)(&testbed), 1, "{}", task.name);
         }
-        let takes_part = |name| Kind::VellumLibrary.takes_part(named(name).unwrap());
+        let takes_part = |name| Kind::VellumLibrary.applies_to(named(name).unwrap());
         assert!(["s1-oltp", "untar", "private-create", "s2-rocksdb-put-1"].into_iter().all(takes_part));
         assert!(!["s2-append", "s2-start-up-1", "s2-rocksdb-get-4"].into_iter().any(takes_part));
         let shares =
-            |kind: Kind| TASKS.iter().filter(|task| kind.takes_part(task) && task.cache.is_some()).count();
+            |kind: Kind| TASKS.iter().filter(|task| kind.applies_to(task) && task.cache.is_some()).count();
         assert_eq!((shares(Kind::VellumShares), shares(Kind::VellumCached), shares(Kind::Host)), (7, 0, 0));
-        assert!(!Kind::VellumShares.takes_part(named("grep").unwrap()));
+        assert!(!Kind::VellumShares.applies_to(named("grep").unwrap()));
     }
 
     /// Every task that is for one does its work on a plain directory, at a small scale. Those in a Debian tree take minutes to prepare; they are
@@ -81,9 +81,10 @@ mod tests {
     fn tasks_run_on_a_directory() {
         let testbed = Testbed::new(&std::env::temp_dir(), None, 0.005).unwrap();
         let host = Contender::find(Kind::Host, &Vec::new()).unwrap();
-        let small =
-            |task: &&Task| !task.drops_caches && task.lower != Lower::Debian && task.lacks().is_none();
-        for task in TASKS.iter().filter(small).filter(|task| host.kind.takes_part(task)) {
+        let small = |task: &&Task| {
+            !task.drops_caches && task.lower != Lower::Debian && task.missing_requirement().is_none()
+        };
+        for task in TASKS.iter().filter(small).filter(|task| host.kind.applies_to(task)) {
             let mounts = Mounts::mount(&host, &testbed, task).unwrap();
             assert_eq!(mounts.roots().len(), (task.clones)(&testbed));
             let mut client = mounts.client(&testbed, task).unwrap();

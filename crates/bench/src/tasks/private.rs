@@ -11,7 +11,7 @@ use rustix::fs::OFlags;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use vellum_sys::fresh_size;
+use vellum_sys::uncached_size;
 
 /// What the names of tasks begin with whose threads have nothing in common but the service.
 pub(crate) const PRIVATE: &str = "private-";
@@ -113,7 +113,7 @@ fn stat(directory: &Path, operations: usize) -> Result<()> {
     let path = file(directory);
     for _ in 0..operations {
         interrupt::check()?;
-        fresh_size(&path).doing(|| "asking for a private file's attributes")?;
+        uncached_size(&path).doing(|| "asking for a private file's attributes")?;
     }
     Ok(())
 }

@@ -23,7 +23,7 @@ const fn put<const N: usize>(name: &'static str, title: &'static str) -> Task {
         clones: |_| N,
         library: N == 1,
         operations: |testbed| N * testbed.scaled(PUTS),
-        needs: rocksdb::lacks,
+        needs: rocksdb::missing_requirement,
         prepare: |env| {
             start(env, puts(env.testbed))?;
             rustix::fs::sync();

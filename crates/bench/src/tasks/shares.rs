@@ -62,14 +62,14 @@ pub(crate) const FOUR: Task = of(
     "s3-shares-four",
     "mounts of weights 100, 200, 400, 800 have brought 2 units each (of 64 MiB), and read 1 again",
     cache(FOUR_WEIGHTS, FOUR_WEIGHTS),
-    bring,
+    fill_cache,
     read_again,
 );
 pub(crate) const EQUAL: Task = of(
     "s3-shares-equal",
     "the same with equal weights",
     cache(EQUAL_WEIGHTS, EQUAL_WEIGHTS),
-    bring,
+    fill_cache,
     read_again,
 );
 pub(crate) const ONE_FILE: Task = of(
@@ -89,21 +89,21 @@ pub(crate) const IDLE: Task = timed(of(
     "a mount that has read nothing for 11 s, while 3 others read, has its share again",
     cache(EQUAL_WEIGHTS, EQUAL_WEIGHTS),
     lend,
-    take_back,
+    reclaim_share,
 ));
 pub(crate) const THROUGHPUT_EQUAL: Task = timed(of(
     "s3-throughput-equal",
     "mounts of equal weights bring 2 units each (of 64 MiB), and read 1 again",
     cache(EQUAL_WEIGHTS, EQUAL_WEIGHTS),
     warm_lower,
-    bring_and_read,
+    fill_and_read_cache,
 ));
 pub(crate) const THROUGHPUT_FOUR: Task = timed(of(
     "s3-throughput-four",
     "the same with weights 100, 200, 400, 800",
     cache(FOUR_WEIGHTS, FOUR_WEIGHTS),
     warm_lower,
-    bring_and_read,
+    fill_and_read_cache,
 ));
 
 /// Without a bar: weights hold where the storage is what is short, as a cluster is (`--ceph`), and not on a disk that is in memory.
@@ -115,7 +115,7 @@ pub(crate) const MISSES: Task = Task {
         "mounts of weights 100, 200, 400, 800 fetch what is not cached, at random, 16 threads each for 5 s",
         Some(Cache { bytes: |_| NARROW, weights: FOUR_WEIGHTS, ideal: FOUR_WEIGHTS }),
         warm_lower,
-        miss,
+        read_random_misses,
     )
 };
 
@@ -168,7 +168,7 @@ fn read_as_it_is(path: &Path) -> Result<()> {
 }
 
 /// All bring what they have, at once.
-fn bring(env: &Env<'_>) -> Result<()> {
+fn fill_cache(env: &Env<'_>) -> Result<()> {
     warm_lower(env)?;
     read_own(env.roots, usize::MAX)
 }
@@ -183,13 +183,13 @@ fn read_again(env: &Env<'_>) -> Result<()> {
     read_own(env.roots, env.testbed.share_unit_mib() * MIB)
 }
 
-fn bring_and_read(env: &Env<'_>) -> Result<()> {
+fn fill_and_read_cache(env: &Env<'_>) -> Result<()> {
     read_own(env.roots, usize::MAX)?;
     read_again(env)
 }
 
 /// All read blocks of their own files at random, each with several threads, for some seconds.
-fn miss(env: &Env<'_>) -> Result<()> {
+fn read_random_misses(env: &Env<'_>) -> Result<()> {
     let end = Instant::now() + MISS_FOR;
     in_all_clones(env.roots, |root| {
         let path = own_file(env.roots, root);
@@ -221,7 +221,7 @@ fn miss_until(path: &Path, seed: u64, end: Instant) -> Result<()> {
 }
 
 /// Does `what` on the first mount while the others read.
-fn beside_others<T>(env: &Env<'_>, what: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
+fn with_competing_readers<T>(env: &Env<'_>, what: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
     let roots = env.roots;
     let Some((first, others)) = roots.split_first() else {
         return Err(Failure::new("there is no mount"));
@@ -246,15 +246,15 @@ fn beside_others<T>(env: &Env<'_>, what: impl FnOnce(&Path) -> Result<T>) -> Res
 
 /// The first mount sleeps until its share is lent.
 fn lend(env: &Env<'_>) -> Result<()> {
-    bring(env)?;
+    fill_cache(env)?;
     let share = third(env.testbed) as f64 / MOUNTS as f64;
-    let left = beside_others(env, |first| {
+    let left = with_competing_readers(env, |first| {
         let begin = Instant::now();
         while begin.elapsed() < ASLEEP {
             interrupt::check()?;
             std::thread::sleep(Duration::from_millis(50));
         }
-        held(first)
+        cached_bytes(first)
     })?;
     if left as f64 > share * LEFT {
         return Err(Failure::new(format!(
@@ -265,18 +265,18 @@ fn lend(env: &Env<'_>) -> Result<()> {
 }
 
 /// It wakes, and reads until it has its share again.
-fn take_back(env: &Env<'_>) -> Result<()> {
+fn reclaim_share(env: &Env<'_>) -> Result<()> {
     let share = third(env.testbed) as f64 / MOUNTS as f64;
-    beside_others(env, |first| {
+    with_competing_readers(env, |first| {
         let begin = Instant::now();
         let file = own_file(env.roots, first);
         let mut data = File::open(&file).doing(|| "opening a lower file")?;
         let mut piece = vec![0; MIB];
-        while (held(first)? as f64) < share * BACK {
+        while (cached_bytes(first)? as f64) < share * BACK {
             if begin.elapsed() > BACK_MAX {
                 return Err(Failure::new(format!(
                     "an idle mount has {} bytes again, not {share:.0}",
-                    held(first)?
+                    cached_bytes(first)?
                 )));
             }
             interrupt::check()?;
@@ -290,7 +290,7 @@ fn take_back(env: &Env<'_>) -> Result<()> {
 }
 
 /// Cached bytes that a mount pays for.
-fn held(root: &Path) -> Result<u64> {
+fn cached_bytes(root: &Path) -> Result<u64> {
     counted(root, "bytes")
 }
 
@@ -306,7 +306,7 @@ fn counted(root: &Path, what: &str) -> Result<u64> {
 }
 
 /// How far a mount's part of all that is cached, or was fetched, is off its ideal part at the most, as a part of that.
-pub(crate) fn off(roots: &[PathBuf], ideal: &[u16], metric: Metric) -> Result<f64> {
+pub(crate) fn share_error(roots: &[PathBuf], ideal: &[u16], metric: Metric) -> Result<f64> {
     let what = if metric == Metric::Misses { "misses" } else { "bytes" };
     let held = roots.iter().map(|root| counted(root, what)).collect::<Result<Vec<u64>>>()?;
     Ok(largest_distance(&held, ideal))

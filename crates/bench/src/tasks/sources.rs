@@ -28,7 +28,7 @@ pub(super) const SOURCE: Task = Task {
     alters: true,
     long: true,
     state: "warm: the files were just written through the mount, and synced",
-    prepare: super::large::settle,
+    prepare: super::large::flush_dirty_pages,
     ..SMALL
 };
 
@@ -180,7 +180,7 @@ const fn start_up<const N: usize>(name: &'static str, title: &'static str) -> Ta
         library: false,
         clones: |testbed| clones(testbed, N),
         operations: |testbed| clones(testbed, N),
-        needs: server::lacks,
+        needs: server::missing_requirement,
         prepare: start_servers,
         run: until_all_answer,
         ..SOURCE

@@ -100,7 +100,7 @@ impl Task {
 
     /// Why it cannot be done here, if so.
     #[must_use]
-    pub fn lacks(&self) -> Option<String> {
+    pub fn missing_requirement(&self) -> Option<String> {
         if self.drops_caches && !rustix::process::geteuid().is_root() {
             return Some("dropping caches needs root".into());
         }

@@ -27,30 +27,31 @@ const ISOLATION: Task = Task {
     ..TENANTS
 };
 
-const fn beside(name: &'static str, title: &'static str, prepare: Step) -> Task {
+const fn with_neighbour(name: &'static str, title: &'static str, prepare: Step) -> Task {
     Task { name, title, prepare, ..ISOLATION }
 }
 
-pub(super) const ALONE: Task =
-    beside("s2-isolation-alone", "Filebench's fileserver on one of two mounts, the other one idle", |env| {
-        with_neighbours(env, &[])
-    });
-pub(super) const RANDOM: Task = beside(
+pub(super) const ALONE: Task = with_neighbour(
+    "s2-isolation-alone",
+    "Filebench's fileserver on one of two mounts, the other one idle",
+    |env| with_neighbours(env, &[]),
+);
+pub(super) const RANDOM: Task = with_neighbour(
     "s2-isolation-random",
     "the same, beside random reads and writes of 4 KiB on the other mount",
     |env| with_neighbours(env, &[Kind::RandomIo]),
 );
 pub(super) const WEB: Task =
-    beside("s2-isolation-web", "the same, beside Filebench's webserver on the other mount", |env| {
+    with_neighbour("s2-isolation-web", "the same, beside Filebench's webserver on the other mount", |env| {
         with_neighbours(env, &[Kind::Webserver])
     });
 pub(super) const PROCESSOR: Task =
-    beside("s2-isolation-cpu", "the same, beside a process that only computes", |env| {
+    with_neighbour("s2-isolation-cpu", "the same, beside a process that only computes", |env| {
         with_neighbours(env, &[Kind::Processor])
     });
 
 /// N file servers, each on a mount of its own.
-const fn out<const N: usize>(name: &'static str, title: &'static str) -> Task {
+const fn scale_out<const N: usize>(name: &'static str, title: &'static str) -> Task {
     Task {
         name,
         title,
@@ -67,7 +68,7 @@ const fn out<const N: usize>(name: &'static str, title: &'static str) -> Task {
 }
 
 /// N file servers, all on one mount, each in a directory of its own.
-const fn up<const N: usize>(name: &'static str, title: &'static str) -> Task {
+const fn scale_up<const N: usize>(name: &'static str, title: &'static str) -> Task {
     Task {
         name,
         title,
@@ -89,11 +90,11 @@ const fn up<const N: usize>(name: &'static str, title: &'static str) -> Task {
 }
 
 pub(super) const OUT_2: Task =
-    out::<2>("s2-scale-out-2", "2 fileservers at once, each on a mount of its own");
+    scale_out::<2>("s2-scale-out-2", "2 fileservers at once, each on a mount of its own");
 pub(super) const OUT_4: Task =
-    out::<4>("s2-scale-out-4", "4 fileservers at once, each on a mount of its own");
-pub(super) const UP_2: Task = up::<2>("s2-scale-up-2", "2 fileservers at once on one mount");
-pub(super) const UP_4: Task = up::<4>("s2-scale-up-4", "4 fileservers at once on one mount");
+    scale_out::<4>("s2-scale-out-4", "4 fileservers at once, each on a mount of its own");
+pub(super) const UP_2: Task = scale_up::<2>("s2-scale-up-2", "2 fileservers at once on one mount");
+pub(super) const UP_4: Task = scale_up::<4>("s2-scale-up-4", "4 fileservers at once on one mount");
 
 /// A file server in each of `roots`; `tenants`: each of them on processors of its own, where there are enough.
 fn all_serve(env: &Env<'_>, roots: &[PathBuf], tenants: bool) -> Result<()> {

@@ -26,7 +26,7 @@ const WORK_TASK: Task = Task {
     only: Some(WORK),
     long: true,
     operations: |_| 1,
-    needs: debian::lacks,
+    needs: debian::missing_requirement,
     ..SMALL
 };
 
@@ -132,7 +132,7 @@ pub(super) const PIP: Task = Task {
     name: "work-pip",
     title: "pip install of flask, requests, babel and pytz from local wheels",
     prepare: |env| {
-        debian::check_there("wheels")?;
+        debian::check_available("wheels")?;
         ready(
             env,
             "pip install -q --no-cache-dir --no-index --find-links /media/wheels --target site flask requests babel pytz",
@@ -146,7 +146,7 @@ pub(super) const NPM: Task = Task {
     name: "work-npm",
     title: "npm ci of express and eslint from a local cache",
     prepare: |env| {
-        debian::check_there("npm")?;
+        debian::check_available("npm")?;
         first(env, "cp -a /media/npm project")?;
         ready(env, "cd project; npm ci --offline --cache ./cache --no-audit --no-fund --logs-max=0")
     },

@@ -59,7 +59,7 @@ pub(crate) fn enter(inside: &Chroot) -> Result<Command> {
     command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("HOME", WORK);
     command.env("TMPDIR", WORK).env("LC_ALL", "C.UTF-8").env("DEBIAN_FRONTEND", "noninteractive");
     if let (Some(library), Some(socket)) = (std::env::var_os(PRELOAD), std::env::var_os(SOCKET)) {
-        bring_library(&library, Path::new(&socket), &at)?;
+        install_library(&library, Path::new(&socket), &at)?;
         let name = Path::new(&socket).file_name().unwrap_or_default();
         command.env(PRELOAD, LIBRARY).env(SOCKET, Path::new(SOCKETS).join(name));
     }
@@ -71,7 +71,7 @@ pub(crate) fn enter(inside: &Chroot) -> Result<Command> {
     Ok(command)
 }
 
-fn bring_library(library: &OsString, socket: &Path, at: &dyn Fn(&str) -> PathBuf) -> Result<()> {
+fn install_library(library: &OsString, socket: &Path, at: &dyn Fn(&str) -> PathBuf) -> Result<()> {
     fs::create_dir_all(at(SOCKETS)).doing(|| "a place for the library")?;
     fs::write(at(LIBRARY), "").doing(|| "a place for the library")?;
     mount_bind(library, at(LIBRARY)).doing(|| "binding the library")?;
@@ -79,6 +79,6 @@ fn bring_library(library: &OsString, socket: &Path, at: &dyn Fn(&str) -> PathBuf
 }
 
 /// Becomes the program; returns only when that failed.
-pub(crate) fn become_it(mut command: Command) -> Failure {
+pub(crate) fn exec_program(mut command: Command) -> Failure {
     Failure::new(format!("the tree's shell: {}", command.exec()))
 }

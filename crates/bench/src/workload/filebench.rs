@@ -147,7 +147,7 @@ impl FileSet {
     }
 
     /// Whether a file is there at the beginning, when `threads` share the numbers out among them.
-    fn is_there(&self, number: usize, threads: usize) -> bool {
+    fn exists_initially(&self, number: usize, threads: usize) -> bool {
         // By turns within each thread's numbers, so that every thread has its share of both.
         (number / threads.max(1)) % 10 < self.percent / 10
     }
@@ -156,7 +156,7 @@ impl FileSet {
     pub fn initial(&self, threads: usize, seed: u64) -> impl Iterator<Item = (PathBuf, u64)> {
         let mut random = Random::new(seed);
         (0..self.count)
-            .filter(move |number| self.is_there(*number, threads))
+            .filter(move |number| self.exists_initially(*number, threads))
             .map(move |number| (self.path(number), self.size.draw(&mut random)))
     }
 }
@@ -198,7 +198,7 @@ impl<'a> Thread<'a> {
     pub fn new(files: &'a FileSet, role: &'a Role, number: usize, seed: u64) -> Self {
         let shared_by = if role.own_files { role.threads } else { 1 };
         let mine = (0..files.count).filter(|file| !role.own_files || file % shared_by == number);
-        let (there, free) = mine.partition(|file| files.is_there(*file, shared_by));
+        let (there, free) = mine.partition(|file| files.exists_initially(*file, shared_by));
         // Seeds that follow each other must not give sequences that do.
         let random = Random::new(Random::new(seed ^ number as u64).draw());
         Self { files, role, random, there, free, created: None, end: 0 }
@@ -239,8 +239,8 @@ impl<'a> Thread<'a> {
                 self.end = self.files.log_bytes.unwrap_or(0);
                 Call::Open(LOG.into())
             }
-            Flowop::Append(mean) => Call::Append(self.about(mean)),
-            Flowop::AppendLog(mean) => Call::AppendLog(self.about(mean)),
+            Flowop::Append(mean) => Call::Append(self.around(mean)),
+            Flowop::AppendLog(mean) => Call::AppendLog(self.around(mean)),
             Flowop::ReadWhole => Call::ReadWhole,
             Flowop::ReadRandom(bytes) => Call::ReadAt { offset: self.place(bytes), bytes: bytes as usize },
             Flowop::WriteRandom(bytes) => Call::WriteAt { offset: self.place(bytes), bytes: bytes as usize },
@@ -265,7 +265,7 @@ impl<'a> Thread<'a> {
         Ok(self.files.path(*number))
     }
 
-    fn about(&mut self, mean: u32) -> usize {
+    fn around(&mut self, mean: u32) -> usize {
         bytes(Size::Gamma(f64::from(mean)).draw(&mut self.random))
     }
 

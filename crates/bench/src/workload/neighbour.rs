@@ -63,7 +63,7 @@ impl<'a> Neighbour<'a> {
     }
 
     /// Goes on until the process is killed.
-    pub fn go_on(&self) -> Result<Infallible> {
+    pub fn run_forever(&self) -> Result<Infallible> {
         let mut random = Random::new(23);
         loop {
             self.once(&mut random)?;
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_neighbour_can_go_on() {
+    fn neighbours_run_repeatedly() {
         for kind in [Kind::RandomIo, Kind::Webserver, Kind::Processor] {
             let dir = tempfile::tempdir().unwrap();
             let neighbour = Neighbour::prepare(kind, dir.path(), 0.01).unwrap();

@@ -39,7 +39,7 @@ pub enum Work {
 
 /// Why it cannot be done here, if so.
 #[must_use]
-pub fn lacks() -> Option<String> {
+pub fn missing_requirement() -> Option<String> {
     on_path(PROGRAM)
         .is_empty()
         .then(|| format!("there is no {PROGRAM} on PATH; install the package rocksdb-tools"))
@@ -63,7 +63,7 @@ pub fn warm() -> Result<()> {
 }
 
 /// Becomes the program, at work in the tree `root`; returns only when that failed. What it complains of goes where its results go.
-pub(crate) fn become_it(root: &Path, number: usize, work: Work) -> Failure {
+pub(crate) fn exec_program(root: &Path, number: usize, work: Work) -> Failure {
     let (Work::Put(count) | Work::Get(count)) = work;
     let mut command = command(root, count, number);
     match work {

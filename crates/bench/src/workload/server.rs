@@ -40,7 +40,7 @@ fn program() -> Option<PathBuf> {
 
 /// Why no server can be started here, if so.
 #[must_use]
-pub fn lacks() -> Option<String> {
+pub fn missing_requirement() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("starting a server in a clone needs root, for chroot".into());
     }
@@ -91,7 +91,7 @@ pub(crate) fn enter(root: &Path) -> Result<()> {
 }
 
 /// Becomes the server; returns only when that failed.
-pub(crate) fn become_it(port: u16) -> Failure {
+pub(crate) fn exec_program(port: u16) -> Failure {
     let mut command = Command::new(PROGRAM);
     command.args(["-D", "-f", SETTINGS]).env_clear().env("PORT", port.to_string());
     Failure::new(format!("{PROGRAM}: {}", command.exec()))

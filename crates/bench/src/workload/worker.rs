@@ -44,7 +44,7 @@ pub struct Worker {
 impl Worker {
     /// Starts one; it is not ready yet.
     fn start(job: Job, variables: &Variables) -> Result<Self> {
-        let mut child = own()?
+        let mut child = worker_command()?
             .envs(variables.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -90,7 +90,7 @@ impl Worker {
         let mut line = String::new();
         loop {
             while self.said.buffer().is_empty() && !readable(self.said.get_ref())? {
-                if interrupt::asked() && !std::mem::replace(&mut told, true) {
+                if interrupt::is_requested() && !std::mem::replace(&mut told, true) {
                     let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
                     // It may have ended meanwhile, which is seen next.
                     let _ = pid.map(|pid| kill_process(pid, Signal::TERM));
@@ -197,7 +197,7 @@ impl Workers {
 }
 
 /// This program as a worker.
-fn own() -> Result<Command> {
+fn worker_command() -> Result<Command> {
     let mut command = Command::new(std::env::current_exe().doing(|| "finding this program")?);
     if cfg!(test) {
         command.args(["--ignored", "--exact", "--nocapture", "worker_loop::tests::as_a_process"]);
@@ -213,7 +213,7 @@ mod tests {
     use crate::workload::fxmark;
 
     #[test]
-    fn workers_begin_at_the_word_and_report_how_it_went() {
+    fn workers_start_on_command_and_report_their_result() {
         let dir = tempfile::tempdir().unwrap();
         let job = |worker| Job::FxMark {
             kind: fxmark::Kind::Dwol,

@@ -34,7 +34,7 @@ impl CephDir {
     fn peer<'a>(&self, dir: &'a dyn BranchDir) -> Result<&'a Self> {
         dir.as_any()
             .downcast_ref::<Self>()
-            .filter(|dir| dir.0.inode.is_beside(&self.0.inode))
+            .filter(|dir| dir.0.inode.has_same_client(&self.0.inode))
             .ok_or(Error::new(Errno::XDEV, "move between branches"))
     }
 
@@ -98,11 +98,11 @@ impl BranchDir for CephDir {
     fn link_object(&self, object: &dyn Object, name: Name<'_>) -> Result<()> {
         let any = object.as_any();
         let held = if let Some(file) = any.downcast_ref::<CephFile>() {
-            file.held()
+            file.inode_handle()
         } else if let Some(handle) = any.downcast_ref::<CephHandle>() {
-            handle.held()
+            handle.inode_handle()
         } else if let Some(dir) = any.downcast_ref::<Self>() {
-            dir.held()
+            dir.inode_handle()
         } else {
             return Err(Error::new(Errno::XDEV, "link between branches"));
         };

@@ -179,48 +179,48 @@ impl InodeHandle {
     }
 }
 
-/// Implements [`Object`] for a type by its method `held`.
+/// Implements [`Object`] for a type by its method `inode_handle`.
 macro_rules! impl_object {
     ($type:ident) => {
         impl Object for $type {
             fn stat(&self) -> Result<Attr> {
-                self.held().stat()
+                self.inode_handle().stat()
             }
 
             fn set_mode(&self, mode: u32) -> Result<()> {
-                self.held().set_mode(mode)
+                self.inode_handle().set_mode(mode)
             }
 
             fn set_owner(&self, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
-                self.held().set_owner(uid, gid)
+                self.inode_handle().set_owner(uid, gid)
             }
 
             fn set_times(&self, atime: Option<SetTime>, mtime: Option<SetTime>) -> Result<()> {
-                self.held().set_times(atime, mtime)
+                self.inode_handle().set_times(atime, mtime)
             }
 
             fn get_xattr(&self, name: &CStr, buf: &mut [u8]) -> Result<usize> {
-                self.held().get_xattr(name, buf)
+                self.inode_handle().get_xattr(name, buf)
             }
 
             fn set_xattr(&self, name: &CStr, value: &[u8], flags: u32) -> Result<()> {
-                self.held().set_xattr(name, value, flags)
+                self.inode_handle().set_xattr(name, value, flags)
             }
 
             fn list_xattr(&self, buf: &mut [u8]) -> Result<usize> {
-                self.held().list_xattr(buf)
+                self.inode_handle().list_xattr(buf)
             }
 
             fn remove_xattr(&self, name: &CStr) -> Result<()> {
-                self.held().remove_xattr(name)
+                self.inode_handle().remove_xattr(name)
             }
 
             fn read_link(&self, buf: &mut [u8]) -> Result<usize> {
-                self.held().read_link(buf)
+                self.inode_handle().read_link(buf)
             }
 
             fn reopen(&self, mode: OpenMode) -> Result<Arc<dyn BranchFile>> {
-                self.held().open(mode)
+                self.inode_handle().open(mode)
             }
 
             fn as_any(&self) -> &dyn Any {
@@ -250,13 +250,13 @@ impl_object!(CephDir);
 impl_object!(CephFile);
 
 impl CephHandle {
-    pub(super) const fn held(&self) -> &InodeHandle {
+    pub(super) const fn inode_handle(&self) -> &InodeHandle {
         &self.0
     }
 }
 
 impl CephDir {
-    pub(super) const fn held(&self) -> &InodeHandle {
+    pub(super) const fn inode_handle(&self) -> &InodeHandle {
         &self.0
     }
 }
@@ -273,7 +273,7 @@ impl CephFile {
         Self { held, open, mode, past }
     }
 
-    pub(super) const fn held(&self) -> &InodeHandle {
+    pub(super) const fn inode_handle(&self) -> &InodeHandle {
         &self.held
     }
 
@@ -290,7 +290,7 @@ impl CephFile {
     fn peer<'a>(&self, file: &'a dyn BranchFile) -> Result<&'a Self> {
         file.as_any()
             .downcast_ref::<Self>()
-            .filter(|file| file.held.inode.is_beside(&self.held.inode))
+            .filter(|file| file.held.inode.has_same_client(&self.held.inode))
             .ok_or(Error::new(Errno::XDEV, "copy between branches"))
     }
 }
@@ -302,7 +302,7 @@ impl BranchFile for CephFile {
         }
         check_offset(offset)?;
         self.require_readable()?;
-        let past = self.past.as_ref().and_then(|past| past.way(&self.held.inode, offset, buf.len()));
+        let past = self.past.as_ref().and_then(|past| past.file_for(&self.held.inode, offset, buf.len()));
         exact_io::read(buf, offset, |rest, at| past.unwrap_or(&self.open).read_at(rest, at))
     }
 

@@ -44,7 +44,7 @@ impl CephBranch {
 
     /// What its root is, by device and inode number, and the count of that inode's changes, if the cluster has one.
     pub fn version(&self) -> Result<((u64, u64), Option<u64>)> {
-        let (stat, count) = self.root.held().inode.stat_version()?;
+        let (stat, count) = self.root.inode_handle().inode.stat_version()?;
         Ok(((stat.dev, stat.ino), count))
     }
 
@@ -110,7 +110,7 @@ const DEPTH_MAX: usize = 4096;
 impl CephBranch {
     /// Whether an inode lies in the branch, by the directories above it up to the root.
     fn holds(&self, inode: &CephInode) -> Result<bool> {
-        let root = self.root.held().inode.stat()?.ino;
+        let root = self.root.inode_handle().inode.stat()?.ino;
         let (mut dir, mut stat) = inode.parent()?;
         let mut below = inode.stat()?.ino;
         for _ in 0..DEPTH_MAX {
@@ -154,7 +154,7 @@ impl Branch for CephBranch {
         if self.is_snapshot() {
             return Err(Errno::ROFS.into());
         }
-        let root = &self.root.held().inode;
+        let root = &self.root.inode_handle().inode;
         let inode = match self.client.inode(ino) {
             Ok(inode) => inode.sent(root.sending()),
             Err(Errno::STALE) => return Err(Errno::NOENT.into()),

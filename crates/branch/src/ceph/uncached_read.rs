@@ -27,8 +27,8 @@ pub(super) struct UncachedRead {
 
 impl UncachedRead {
     /// The file by which to read so many bytes at `offset`; None: by the library's cache.
-    pub(super) fn way(&self, inode: &Arc<CephInode>, offset: u64, len: usize) -> Option<&CephFile> {
-        if self.goes_on(offset, len) {
+    pub(super) fn file_for(&self, inode: &Arc<CephInode>, offset: u64, len: usize) -> Option<&CephFile> {
+        if self.is_sequential(offset, len) {
             return None;
         }
         // The library sends what it has of writes before it reads so. It wants nothing aligned.
@@ -37,7 +37,7 @@ impl UncachedRead {
     }
 
     /// Whether a read goes on in a row. What several threads do at once is a guess, which costs nothing but time.
-    fn goes_on(&self, offset: u64, len: usize) -> bool {
+    fn is_sequential(&self, offset: u64, len: usize) -> bool {
         let end = self.end.swap(offset.saturating_add(len as u64), Relaxed);
         let follows = end.abs_diff(offset) <= CLOSE;
         let row = if follows { self.row.load(Relaxed).saturating_add(1) } else { 0 };
@@ -51,10 +51,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_in_a_row_are_told_from_others() {
+    fn sequential_reads_are_recognised() {
         const LEN: usize = 512 << 10;
         let past = UncachedRead::default();
-        let goes_on = |at: u64| past.goes_on(at * LEN as u64, LEN);
+        let goes_on = |at: u64| past.is_sequential(at * LEN as u64, LEN);
         assert!(!goes_on(0));
         // Some with the next one before it.
         assert!([1, 3, 2, 5, 4, 6].into_iter().all(goes_on));

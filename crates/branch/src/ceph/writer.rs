@@ -66,7 +66,8 @@ impl CephBranch {
         if branch.is_snapshot() {
             return Err(fail(Errno::ROFS));
         }
-        let lock = branch.root.held().inode.open(OFlags::RDONLY.bits().cast_signed()).map_err(fail)?;
+        let lock =
+            branch.root.inode_handle().inode.open(OFlags::RDONLY.bits().cast_signed()).map_err(fail)?;
         lock.lock(OWNER.fetch_add(1, Ordering::Relaxed)).map_err(fail)?;
         let found = record(&lock).map_err(fail)?;
         let is_own = found.as_deref() == Some(writer.name);
@@ -84,7 +85,7 @@ impl CephBranch {
 
     /// What the writer of this directory has written down; None: nothing.
     pub fn writer(&self) -> Result<Option<Vec<u8>>> {
-        let lock = self.root.held().inode.open(OFlags::RDONLY.bits().cast_signed())?;
+        let lock = self.root.inode_handle().inode.open(OFlags::RDONLY.bits().cast_signed())?;
         Ok(record(&lock)?)
     }
 }

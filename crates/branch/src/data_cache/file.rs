@@ -134,7 +134,7 @@ impl BranchFile for DataCacheFile {
     }
 
     /// Only of a layer that nobody changes: a loan stays as it is, and the kernel, which reads by it, never asks again.
-    fn lent(&self) -> Option<Arc<OwnedFd>> {
+    fn lent_descriptor(&self) -> Option<Arc<OwnedFd>> {
         let contents = self.contents.as_ref().filter(|_| self.way.sharing == VersionCheck::Immutable)?;
         if let Some((_, copy)) = self.loan.get() {
             return Some(Arc::clone(copy));

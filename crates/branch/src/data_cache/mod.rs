@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_just_changed_is_not_trusted() {
+    fn a_recently_changed_version_is_not_trusted() {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
         let ago = |secs: i64| Timestamp { secs: now.as_secs().cast_signed() - secs, nanos: 0 };
         let shared = VersionCheck::Shared { settle: SETTLE };

@@ -32,17 +32,17 @@ impl Home {
     #[inline]
     pub(super) fn attr(&self, stat: &Stat) -> Attr {
         let found = attr(stat);
-        if stat.dev == self.device { found } else { Attr { ino: self.elsewhere(stat), ..found } }
+        if stat.dev == self.device { found } else { Attr { ino: self.foreign_ino(stat), ..found } }
     }
 
     /// Whether numbers in the listing of a directory may be those of other devices.
-    pub(super) const fn lists_others(&self, dir: &Stat) -> bool {
+    pub(super) const fn may_list_foreign_inodes(&self, dir: &Stat) -> bool {
         self.is_stacked || dir.dev != self.device
     }
 
     /// The number of an object of another device: the same in each process and after each mount, as far as the kernel has a lasting name for
     /// the device. That of a subvolume holds in its filesystem only, so it does where no mount lies between.
-    fn elsewhere(&self, stat: &Stat) -> u64 {
+    fn foreign_ino(&self, stat: &Stat) -> u64 {
         let is_here = stat.subvolume != 0 && stat.mount != 0 && stat.mount == self.mount;
         let (kind, device) = if is_here { (1, stat.subvolume) } else { (2, stat.dev) };
         let hash = [device, stat.ino].into_iter().fold(kind, |hash, word| mix(hash ^ word));
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_the_own_device_stay_and_others_are_nobody_elses() {
+    fn own_inode_numbers_are_unchanged_and_foreign_ones_unique() {
         let number = |stat: Stat| home().attr(&stat).ino;
         let mut seen = HashSet::new();
         for ino in (0..2000).chain([u64::MAX, 1 << 62]) {

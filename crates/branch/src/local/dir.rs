@@ -185,7 +185,7 @@ impl<S: Sys> BranchDir for LocalDir<S> {
 
     fn list(&self, each: &mut dyn FnMut(DirItem<'_>) -> Result<()>) -> Result<()> {
         let readable = self.readable()?;
-        let lists_others = self.home.lists_others(&self.sys.stat(readable.as_fd())?);
+        let lists_others = self.home.may_list_foreign_inodes(&self.sys.stat(readable.as_fd())?);
         let mut buffer = BUFFER.take();
         buffer.reserve(LIST_BUFFER);
         let result = self.sys.list_dir(readable.as_fd(), buffer.spare_capacity_mut(), |name, ino, kind| {

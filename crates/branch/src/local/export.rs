@@ -49,7 +49,7 @@ impl<S: Sys> LocalExport<S> {
         if attr.dev == self.device { Ok((found, attr)) } else { Err(Errno::STALE.into()) }
     }
 
-    fn held(&self, fd: OwnedFd) -> Arc<dyn ExportDir> {
+    fn export_dir(&self, fd: OwnedFd) -> Arc<dyn ExportDir> {
         Arc::new(LocalExportDir { sys: self.sys.clone(), fd })
     }
 }
@@ -80,7 +80,7 @@ fn open_flags(flags: HandoutFlags) -> OFlags {
 impl<S: Sys> Export for LocalExport<S> {
     fn open_dir(&self, path: &[u8], ino: u64) -> Result<Arc<dyn ExportDir>> {
         let (found, attr) = self.beneath(path, OFlags::PATH | OFlags::DIRECTORY)?;
-        if attr.ino == ino { Ok(self.held(found)) } else { Err(Errno::STALE.into()) }
+        if attr.ino == ino { Ok(self.export_dir(found)) } else { Err(Errno::STALE.into()) }
     }
 
     fn open_file(&self, path: &[u8], flags: HandoutFlags) -> Result<ExportedFile> {
@@ -103,7 +103,7 @@ impl<S: Sys> Export for LocalExport<S> {
         Ok(self.sys.set_owner(descriptor(file)?, c"", Some(uid), Some(gid))?)
     }
 
-    fn cut(&self, file: &ExportFile) -> Result<()> {
+    fn truncate_to_zero(&self, file: &ExportFile) -> Result<()> {
         Ok(self.sys.truncate(descriptor(file)?, 0)?)
     }
 }

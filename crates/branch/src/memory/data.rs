@@ -77,7 +77,7 @@ impl Data {
     }
 
     /// What was read, or changed within a block, comes into the page cache, and a little of what follows it.
-    pub(super) fn seen(&mut self, offset: u64, len: u64) {
+    pub(super) fn mark_cached(&mut self, offset: u64, len: u64) {
         /// Blocks that are read ahead.
         const AHEAD: u64 = 3;
         let last = offset.saturating_add(len).min(self.size).div_ceil(BLOCK).saturating_add(AHEAD);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_cut_off_come_back_as_zeros() {
+    fn truncated_bytes_read_as_zeros() {
         let mut data = Data::default();
         data.write(&[7; 9000], 0).unwrap();
         data.truncate(100).unwrap();
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn collapse_and_insert_move_what_follows() {
+    fn collapse_and_insert_range_move_later_blocks() {
         let mut data = Data::default();
         for block in 0..4_u8 {
             data.write(&[block + 1; BLOCK_LEN], u64::from(block) * BLOCK).unwrap();

@@ -23,14 +23,14 @@ impl Medium for Disk {
         self.lock().unpin(ino);
     }
 
-    fn held(_data: &Data) {}
+    fn file_ref(_data: &Data) {}
 
     fn read(&self, file: &File<Self>, buf: &mut [u8], offset: u64) -> Result<usize> {
         let mut state = self.lock();
         let cached = state.options.page_cache;
         let data = state.inode_mut(file.pin.ino)?.data_mut()?;
         if cached {
-            data.seen(offset, buf.len() as u64);
+            data.mark_cached(offset, buf.len() as u64);
         }
         Ok(data.read(buf, offset))
     }
@@ -59,7 +59,7 @@ impl Medium for Disk {
         let inode = state.inode_mut(file.pin.ino)?;
         let result = inode.data_mut()?.allocate(mode, offset, len);
         if cached {
-            inode.data_mut()?.seen(offset, len);
+            inode.data_mut()?.mark_cached(offset, len);
         }
         // ext4 counts it as a change before it sees that a range does not fit the file, or that the file would become too large by it;
         // a range that no file has is refused before that.

@@ -145,35 +145,38 @@ struct MetadataCacheObject {
 }
 
 impl MetadataCacheObject {
-    fn held(&self) -> Result<&dyn Object> {
+    fn lower_object(&self) -> Result<&dyn Object> {
         if let Some(inner) = self.inner.get() {
             return Ok(&**inner);
         }
-        let inner =
-            self.place.dir.hold(Name::new(&self.place.name)?).map_err(|error| self.place.gone(error))?;
+        let inner = self
+            .place
+            .dir
+            .hold(Name::new(&self.place.name)?)
+            .map_err(|error| self.place.missing_error(error))?;
         Ok(&**self.inner.get_or_init(|| inner))
     }
 }
 
 impl Object for MetadataCacheObject {
     fn stat(&self) -> Result<Attr> {
-        self.place.node.attr(|| self.held()?.stat())
+        self.place.node.attr(|| self.lower_object()?.stat())
     }
 
     fn get_xattr(&self, name: &CStr, buf: &mut [u8]) -> Result<usize> {
-        self.place.node.xattr(name, buf, |buf| self.held()?.get_xattr(name, buf))
+        self.place.node.xattr(name, buf, |buf| self.lower_object()?.get_xattr(name, buf))
     }
 
     fn list_xattr(&self, buf: &mut [u8]) -> Result<usize> {
-        self.place.node.xattr_list(buf, |buf| self.held()?.list_xattr(buf))
+        self.place.node.xattr_list(buf, |buf| self.lower_object()?.list_xattr(buf))
     }
 
     fn flags(&self) -> Result<u32> {
-        self.held()?.flags()
+        self.lower_object()?.flags()
     }
 
     fn read_link(&self, buf: &mut [u8]) -> Result<usize> {
-        self.place.node.target(buf, |buf| self.held()?.read_link(buf))
+        self.place.node.target(buf, |buf| self.lower_object()?.read_link(buf))
     }
 
     fn reopen(&self, mode: OpenMode) -> Result<Arc<dyn BranchFile>> {

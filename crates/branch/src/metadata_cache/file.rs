@@ -37,13 +37,14 @@ impl ObjectLocation {
     }
 
     fn open_below(&self, mode: OpenMode) -> Result<LowerFile> {
-        let file = self.dir.open_file(Name::new(&self.name)?, mode).map_err(|error| self.gone(error))?;
+        let file =
+            self.dir.open_file(Name::new(&self.name)?, mode).map_err(|error| self.missing_error(error))?;
         let version = file.version()?;
         Ok(LowerFile { file, version })
     }
 
     /// What is to be said where something that is known is not found below. Where it has gone, somebody has changed the layer.
-    pub(super) fn gone(&self, error: Error) -> Error {
+    pub(super) fn missing_error(&self, error: Error) -> Error {
         match error.errno() {
             Errno::NOENT | Errno::NOTDIR | Errno::ISDIR | Errno::LOOP | Errno::NXIO | Errno::STALE => {
                 self.node.known.recall();

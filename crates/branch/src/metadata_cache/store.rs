@@ -60,7 +60,7 @@ impl MetadataCache {
     }
 
     /// So many bytes more. Where there is no room for them, all is forgotten.
-    fn takes(&self, bytes: usize) {
+    fn charge(&self, bytes: usize) {
         if self.bytes.fetch_add(bytes, SeqCst) + bytes > self.most {
             self.recall();
         }
@@ -139,19 +139,19 @@ impl Node {
     }
 
     /// Keeps something of so many bytes that was asked in a turn, unless all was forgotten since.
-    fn learn(&self, turn: u64, bytes: usize, keep: impl FnOnce(&mut Facts)) {
-        self.known.takes(bytes);
+    fn cache_facts(&self, turn: u64, bytes: usize, keep: impl FnOnce(&mut Facts)) {
+        self.known.charge(bytes);
         let mut facts = self.facts();
         if facts.turn == turn {
             keep(&mut facts);
         }
     }
 
-    /// As [`Self::learn`], of what is in a directory.
-    fn learn_inside(self: &Arc<Self>, turn: u64, bytes: usize, keep: impl FnOnce(&mut Tables)) {
+    /// As [`Self::cache_facts`], of what is in a directory.
+    fn cache_children(self: &Arc<Self>, turn: u64, bytes: usize, keep: impl FnOnce(&mut Tables)) {
         let note = || self.known.dirs.lock().push(Arc::downgrade(self));
         let is_new = self.facts().inside.is_none();
-        self.learn(turn, bytes + if is_new { DIR_BYTES } else { 0 }, |facts| {
+        self.cache_facts(turn, bytes + if is_new { DIR_BYTES } else { 0 }, |facts| {
             if facts.inside.is_none() {
                 note();
             }
@@ -168,7 +168,7 @@ impl Node {
             facts.turn
         };
         let attr = ask()?;
-        self.learn(turn, 0, |facts| facts.attr = Some(attr));
+        self.cache_facts(turn, 0, |facts| facts.attr = Some(attr));
         Ok(attr)
     }
 
@@ -184,7 +184,7 @@ impl Node {
         if self.facts().attr.is_some_and(|known| !is_same(&(known, None), &(attr, None))) {
             return self.known.recall();
         }
-        self.learn(turn, 0, |facts| (facts.attr, facts.count) = (Some(attr), Some(count)));
+        self.cache_facts(turn, 0, |facts| (facts.attr, facts.count) = (Some(attr), Some(count)));
     }
 
     /// What a name in this directory leads to.
@@ -223,7 +223,7 @@ impl Node {
         });
         let bytes = name.bytes().len() + if node.is_some() { OBJECT_BYTES } else { NAME_BYTES };
         let mut kept = node.clone();
-        self.learn_inside(turn, bytes, |inside| {
+        self.cache_children(turn, bytes, |inside| {
             let entry = inside.names.entry(name.as_c_str().into()).or_default();
             // Another one that has asked at the same time may have learned more of it.
             let is_better = entry.as_ref().is_none_or(|there| there.facts().attr.is_none());
@@ -242,7 +242,7 @@ impl Node {
     }
 
     pub(super) fn learn_handle(self: &Arc<Self>, turn: u64, handle: &Arc<dyn BranchDir>) {
-        self.learn_inside(turn, 0, |inside| inside.handle = Some(Arc::clone(handle)));
+        self.cache_children(turn, 0, |inside| inside.handle = Some(Arc::clone(handle)));
     }
 
     /// All names of this directory; otherwise the turn in which they are to be asked.
@@ -253,7 +253,7 @@ impl Node {
 
     pub(super) fn learn_list(self: &Arc<Self>, turn: u64, mut items: Items) {
         items.all.sort_unstable_by(|one, other| one.name.cmp(&other.name));
-        self.learn_inside(turn, items.bytes, |inside| inside.list = Some(items.all.into()));
+        self.cache_children(turn, items.bytes, |inside| inside.list = Some(items.all.into()));
     }
 
     /// A list that is to be kept, as far as it has come.
@@ -275,7 +275,7 @@ impl Node {
         let len = ask(buf)?;
         // One that fills the buffer may be longer.
         if let Some(target) = buf.get(..len).filter(|_| len < buf.len() && len <= KEPT_MAX) {
-            self.learn(turn, len, |facts| facts.target = Some(target.into()));
+            self.cache_facts(turn, len, |facts| facts.target = Some(target.into()));
         }
         Ok(len)
     }
@@ -298,10 +298,10 @@ impl Node {
             }
             facts.turn
         };
-        let (kept, answer) = whole(buf, &ask);
+        let (kept, answer) = read_complete(buf, &ask);
         if let Some(kept) = kept {
             let bytes = NAME_BYTES + name.count_bytes() + kept.as_ref().map_or(0, |value| value.len());
-            self.learn(turn, bytes, |facts| {
+            self.cache_facts(turn, bytes, |facts| {
                 let values = &mut facts.xattrs.get_or_insert_default().values;
                 if values.len() < XATTRS_MAX {
                     values.push((name.into(), kept));
@@ -324,9 +324,9 @@ impl Node {
             }
             facts.turn
         };
-        let (kept, answer) = whole(buf, &ask);
+        let (kept, answer) = read_complete(buf, &ask);
         if let Some(Ok(list)) = kept {
-            self.learn(turn, NAME_BYTES + list.len(), |facts| {
+            self.cache_facts(turn, NAME_BYTES + list.len(), |facts| {
                 facts.xattrs.get_or_insert_default().list = Some(list);
             });
         }
@@ -381,7 +381,10 @@ impl Items {
 }
 
 /// Asks for more than a buffer may have room for, so that the answer is good for others, too: what to keep, and the answer.
-fn whole(buf: &mut [u8], ask: &impl Fn(&mut [u8]) -> Result<usize>) -> (Option<Value>, Result<usize>) {
+fn read_complete(
+    buf: &mut [u8],
+    ask: &impl Fn(&mut [u8]) -> Result<usize>,
+) -> (Option<Value>, Result<usize>) {
     let mut place = [0; KEPT_MAX];
     match ask(&mut place) {
         Ok(len) => {

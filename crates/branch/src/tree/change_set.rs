@@ -64,7 +64,7 @@ pub(crate) struct ChangeSet {
 }
 
 impl ChangeSet {
-    pub(super) fn made(&mut self, ino: u64) {
+    pub(super) fn note_created(&mut self, ino: u64) {
         if self.is_kept {
             self.made.insert(ino);
             self.inodes.insert(ino);
@@ -83,7 +83,7 @@ impl ChangeSet {
         }
     }
 
-    pub(super) fn gone(&mut self, ino: u64) {
+    pub(super) fn note_removed(&mut self, ino: u64) {
         if self.is_kept {
             self.gone.push(ino);
             self.later.remove(&ino);

@@ -30,7 +30,7 @@ pub(crate) trait Medium: Send + Sync + Sized + 'static {
     }
 
     /// What an open file holds of its contents.
-    fn held(data: &Self::Data) -> Self::FileRef;
+    fn file_ref(data: &Self::Data) -> Self::FileRef;
     /// Reads; fewer bytes only at the end.
     fn read(&self, file: &File<Self>, buf: &mut [u8], offset: u64) -> Result<usize>;
     fn write(&self, file: &File<Self>, data: &[u8], offset: u64) -> Result<usize>;
@@ -95,7 +95,7 @@ impl<D: Contents> State<D> {
         mode: OpenMode,
     ) -> Result<M::FileRef, Errno> {
         let inode = self.holders_mut(ino)?;
-        let held = M::held(inode.data()?);
+        let held = M::file_ref(inode.data()?);
         inode.writers += u32::from(mode.contains(OpenMode::WRITE));
         Ok(held)
     }

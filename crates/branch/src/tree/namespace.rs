@@ -60,8 +60,8 @@ impl<D: Contents> State<D> {
     }
 
     /// An inode as it is born in `dir`: the group of a set-group-id directory, and its default ACL.
-    fn born_in(&mut self, dir: u64, mode: u32, body: Body<D>) -> Result<Inode<D>, Errno> {
-        let mut inode = self.fresh(mode);
+    fn new_inode_in(&mut self, dir: u64, mode: u32, body: Body<D>) -> Result<Inode<D>, Errno> {
+        let mut inode = self.new_inode(mode);
         inode.body = body;
         inode.nlink = if inode.is_dir() { 2 } else { 1 };
         let parent = self.inode(dir)?;
@@ -89,7 +89,7 @@ impl<D: Contents> State<D> {
     pub(crate) fn create(&mut self, dir: u64, name: Name<'_>, mode: u32) -> Result<u64, Errno> {
         self.check_free(dir, name)?;
         let mode = FileKind::Regular.mode_bits() | (mode & 0o7777);
-        let inode = self.born_in(dir, mode, Body::Regular(Default::default()))?;
+        let inode = self.new_inode_in(dir, mode, Body::Regular(Default::default()))?;
         self.make(dir, name, inode)
     }
 
@@ -103,7 +103,7 @@ impl<D: Contents> State<D> {
             return Err(Errno::PERM);
         }
         let mode = FileKind::Regular.mode_bits() | (mode & 0o7777);
-        let mut inode = self.born_in(dir, mode, Body::Regular(Default::default()))?;
+        let mut inode = self.new_inode_in(dir, mode, Body::Regular(Default::default()))?;
         inode.nlink = 0;
         inode.linkable = true;
         self.add(inode)
@@ -113,7 +113,8 @@ impl<D: Contents> State<D> {
         self.check_free(dir, name)?;
         // mkdir(2) takes permission bits and the sticky bit only.
         let mode = FileKind::Directory.mode_bits() | (mode & 0o1777);
-        let inode = self.born_in(dir, mode, Body::Directory { entries: BTreeMap::new(), parent: dir })?;
+        let inode =
+            self.new_inode_in(dir, mode, Body::Directory { entries: BTreeMap::new(), parent: dir })?;
         self.make(dir, name, inode)?;
         Ok(())
     }
@@ -132,7 +133,7 @@ impl<D: Contents> State<D> {
             FileKind::Regular => Body::Regular(Default::default()),
             _ => Body::Special,
         };
-        let mut inode = self.born_in(dir, kind.mode_bits() | (mode & 0o7777), body)?;
+        let mut inode = self.new_inode_in(dir, kind.mode_bits() | (mode & 0o7777), body)?;
         if matches!(kind, FileKind::CharDevice | FileKind::BlockDevice) {
             inode.rdev = rdev;
         }
@@ -149,7 +150,7 @@ impl<D: Contents> State<D> {
         }
         self.check_free(dir, name)?;
         let mode = FileKind::Symlink.mode_bits() | 0o777;
-        let inode = self.born_in(dir, mode, Body::Symlink(target.to_vec()))?;
+        let inode = self.new_inode_in(dir, mode, Body::Symlink(target.to_vec()))?;
         self.make(dir, name, inode)?;
         Ok(())
     }
@@ -292,7 +293,7 @@ impl<D: Contents> State<D> {
         self.move_dir(source, from.0, to.0)?;
         self.change(source)?;
         if flags.contains(RenameFlags::WHITEOUT) {
-            let inode = self.born_in(from.0, FileKind::CharDevice.mode_bits(), Body::Special)?;
+            let inode = self.new_inode_in(from.0, FileKind::CharDevice.mode_bits(), Body::Special)?;
             self.make(from.0, from.1, inode)?;
         }
         Ok(())

@@ -185,7 +185,7 @@ impl<D: Contents> State<D> {
     /// With an empty root.
     pub(crate) fn new(dev: u64, options: Options) -> Self {
         let mut state = Self::empty(dev, options, logical);
-        let mut root = state.fresh(FileKind::Directory.mode_bits() | 0o755);
+        let mut root = state.new_inode(FileKind::Directory.mode_bits() | 0o755);
         root.body = Body::Directory { entries: BTreeMap::new(), parent: ROOT };
         root.nlink = 2;
         state.inodes.insert(ROOT, root);
@@ -199,7 +199,7 @@ impl<D: Contents> State<D> {
     }
 
     /// An inode without links, owned by whom the disk says.
-    pub(crate) fn fresh(&mut self, mode: u32) -> Inode<D> {
+    pub(crate) fn new_inode(&mut self, mode: u32) -> Inode<D> {
         let now = self.now();
         let (uid, gid) = self.options.owner;
         Inode {
@@ -224,7 +224,7 @@ impl<D: Contents> State<D> {
     pub(crate) fn add(&mut self, inode: Inode<D>) -> Result<u64, Errno> {
         let ino = self.numbers.next().ok_or(Errno::NOSPC)?;
         self.inodes.insert(ino, inode);
-        self.touched.made(ino);
+        self.touched.note_created(ino);
         Ok(ino)
     }
 
@@ -274,7 +274,7 @@ impl<D: Contents> State<D> {
     pub(crate) fn reap(&mut self, ino: u64) {
         if self.inodes.get(&ino).is_some_and(|inode| inode.nlink == 0 && inode.pins == 0) {
             self.inodes.remove(&ino);
-            self.touched.gone(ino);
+            self.touched.note_removed(ino);
         }
     }
 

@@ -13,7 +13,7 @@ pub(super) struct WritebackDir {
 }
 
 /// The object inside, whatever kind of wrapper it has.
-pub(super) fn bare_object(object: &dyn Object) -> &dyn Object {
+pub(super) fn unwrapped_object(object: &dyn Object) -> &dyn Object {
     let any = object.as_any();
     if let Some(file) = any.downcast_ref::<WritebackFile>() {
         &*file.inner
@@ -32,13 +32,13 @@ impl WritebackDir {
     }
 
     /// The directory inside, if it is wrapped at all, and whether it is one of the work directory.
-    fn bare(dir: &dyn BranchDir) -> (&dyn BranchDir, bool) {
+    fn unwrapped(dir: &dyn BranchDir) -> (&dyn BranchDir, bool) {
         let wrapped = dir.as_any().downcast_ref::<Self>();
         wrapped.map_or((dir, false), |wrapped| (&*wrapped.inner, wrapped.way.is_work))
     }
 
     /// Attributes of what is about to lose this name; None: there is nothing, or that does not matter.
-    fn loses_name(&self, dir: &dyn BranchDir, name: Name<'_>) -> Option<Attr> {
+    fn unlinked_attr(&self, dir: &dyn BranchDir, name: Name<'_>) -> Option<Attr> {
         dir.stat_at(name).ok().filter(Attr::is_file)
     }
 }
@@ -107,23 +107,23 @@ impl BranchDir for WritebackDir {
     }
 
     fn link_object(&self, object: &dyn Object, name: Name<'_>) -> Result<()> {
-        let object = bare_object(object);
+        let object = unwrapped_object(object);
         self.way.writeback.before_another_name(&object.stat()?);
         self.inner.link_object(object, name)
     }
 
     fn remove(&self, name: Name<'_>) -> Result<()> {
-        let loses = self.loses_name(&*self.inner, name);
+        let loses = self.unlinked_attr(&*self.inner, name);
         self.inner.remove(name)?;
-        loses.iter().for_each(|attr| self.way.writeback.has_lost_name(attr));
+        loses.iter().for_each(|attr| self.way.writeback.note_unlinked(attr));
         Ok(())
     }
 
     fn link(&self, name: Name<'_>, to: &dyn BranchDir, to_name: Name<'_>) -> Result<()> {
-        if let Some(attr) = self.loses_name(&*self.inner, name) {
+        if let Some(attr) = self.unlinked_attr(&*self.inner, name) {
             self.way.writeback.before_another_name(&attr);
         }
-        self.inner.link(name, Self::bare(to).0, to_name)
+        self.inner.link(name, Self::unwrapped(to).0, to_name)
     }
 
     fn rename(
@@ -133,18 +133,18 @@ impl BranchDir for WritebackDir {
         to_name: Name<'_>,
         flags: RenameFlags,
     ) -> Result<()> {
-        let (to, to_work) = Self::bare(to);
+        let (to, to_work) = Self::unwrapped(to);
         // What goes to the work directory is about to be removed.
-        if !to_work && let Some(attr) = self.loses_name(&*self.inner, name) {
+        if !to_work && let Some(attr) = self.unlinked_attr(&*self.inner, name) {
             self.way.writeback.before_another_name(&attr);
         }
         let replaced =
-            if flags.contains(RenameFlags::EXCHANGE) { None } else { self.loses_name(to, to_name) };
-        let moved = replaced.as_ref().and_then(|_| self.loses_name(&*self.inner, name));
+            if flags.contains(RenameFlags::EXCHANGE) { None } else { self.unlinked_attr(to, to_name) };
+        let moved = replaced.as_ref().and_then(|_| self.unlinked_attr(&*self.inner, name));
         self.inner.rename(name, to, to_name, flags)?;
         // Two names of one file both stay.
         let replaced = replaced.filter(|old| moved.is_none_or(|moved| moved.ino != old.ino));
-        replaced.iter().for_each(|attr| self.way.writeback.has_lost_name(attr));
+        replaced.iter().for_each(|attr| self.way.writeback.note_unlinked(attr));
         Ok(())
     }
 }

@@ -33,7 +33,7 @@ pub(super) fn wrap_file(inner: Arc<dyn BranchFile>, way: &LogAccess) -> Arc<dyn 
         && let Ok(attr) = inner.stat()
     {
         let file = way.writeback.tracked(attr.ino);
-        if file.has_untold_failure() {
+        if file.has_unreported_failure() {
             seen = 0;
         }
         let _ = tracked.set(file);
@@ -188,7 +188,7 @@ impl WritebackFile {
         Ok(Arc::clone(&self.inner) as Arc<dyn Object>)
     }
 
-    pub(super) fn bare(file: &dyn BranchFile) -> &dyn BranchFile {
+    pub(super) fn unwrapped(file: &dyn BranchFile) -> &dyn BranchFile {
         file.as_any().downcast_ref::<Self>().map_or(file, |wrapped| &*wrapped.inner)
     }
 
@@ -261,10 +261,10 @@ impl BranchFile for WritebackFile {
     }
 
     fn copy_range(&self, offset: u64, from: &dyn BranchFile, from_offset: u64, len: u64) -> Result<u64> {
-        self.past(|| self.inner.copy_range(offset, Self::bare(from), from_offset, len))
+        self.past(|| self.inner.copy_range(offset, Self::unwrapped(from), from_offset, len))
     }
 
     fn clone_from(&self, from: &dyn BranchFile) -> Result<()> {
-        self.past(|| BranchFile::clone_from(&*self.inner, Self::bare(from)))
+        self.past(|| BranchFile::clone_from(&*self.inner, Self::unwrapped(from)))
     }
 }

@@ -41,7 +41,7 @@ impl TrackedFile {
     }
 
     /// Whether it has failed, and nobody knows.
-    pub(super) fn has_untold_failure(&self) -> bool {
+    pub(super) fn has_unreported_failure(&self) -> bool {
         self.failure.lock().is_some_and(|failure| !failure.told)
     }
 

@@ -29,11 +29,11 @@ pub fn parse_hostile_log(data: &[u8]) -> bool {
     let own = file.stat().map_or(0, |attr| attr.ino);
     let ring = if how % 2 == 0 { described(rest, own) } else { rest.to_vec() };
     let head = ring.len() as u64 & !7;
-    if log.leave(&ring, head).is_err() {
+    if log.load_predecessor(&ring, head).is_err() {
         return false;
     }
     let mut believed = 0;
-    let reading = log.read_left(|_, change, when| {
+    let reading = log.replay_log(|_, change, when| {
         believed += 1;
         assert!(when.nanos < 1_000_000_000, "{when:?}");
         match change {
@@ -49,7 +49,7 @@ pub fn parse_hostile_log(data: &[u8]) -> bool {
     let Ok(memory) = log.memory().try_clone_to_owned() else { return false };
     drop(log);
     let limits = WritebackLimits { bytes: RING_MIN, age: Duration::from_secs(3600) };
-    if let Ok((behind, replayed)) = Writeback::go_on(upper, work, limits, memory) {
+    if let Ok((behind, replayed)) = Writeback::resume(upper, work, limits, memory) {
         assert!(replayed.changes + replayed.gone + replayed.failed >= believed.min(1));
         assert!(replayed.unread > 0 || behind.bytes().0 == 0);
     }

@@ -285,7 +285,7 @@ impl Log {
     }
 
     /// Reads what a predecessor has left, once, and has `each` make it, in order. What makes no sense ends it.
-    pub(super) fn read_left(&self, mut each: impl FnMut(u64, Change<'_>, Timestamp)) -> LogScan {
+    pub(super) fn replay_log(&self, mut each: impl FnMut(u64, Change<'_>, Timestamp)) -> LogScan {
         let (mut at, head) = {
             let state = self.state.lock();
             (state.tail, state.head)
@@ -326,14 +326,14 @@ impl Log {
     }
 
     /// All that a predecessor has left is done.
-    pub(super) fn left_is_done(&self) {
+    pub(super) fn finish_replay(&self) {
         let mut state = self.state.lock();
         state.tail = state.head;
         self.words.store(TAIL, state.tail, Release);
     }
 
     /// Makes these bytes what a predecessor has left, up to a head. EINVAL: they are too many.
-    pub(super) fn leave(&self, ring: &[u8], head: u64) -> Result<(), Errno> {
+    pub(super) fn load_predecessor(&self, ring: &[u8], head: u64) -> Result<(), Errno> {
         if ring.len() as u64 > self.ring {
             return Err(Errno::INVAL);
         }

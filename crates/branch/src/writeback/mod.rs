@@ -95,7 +95,7 @@ impl Writeback {
     }
 
     /// With the log of a predecessor, what is in it made again. EBADMSG: it is no log.
-    pub fn go_on(
+    pub fn resume(
         upper: Arc<dyn Branch>,
         work: Arc<dyn Branch>,
         limits: WritebackLimits,
@@ -318,7 +318,7 @@ impl Writeback {
     }
 
     /// A file with such attributes has lost a name.
-    fn has_lost_name(&self, attr: &Attr) {
+    fn note_unlinked(&self, attr: &Attr) {
         if !attr.is_file() {
             return;
         }
@@ -346,7 +346,7 @@ impl Writeback {
     fn replay(&self) -> Result<ReplayOutcome> {
         let mut replayed = ReplayOutcome::default();
         let mut files: HashMap<u64, RecoveredFile> = HashMap::new();
-        let reading = self.log.read_left(|ino, change, when| {
+        let reading = self.log.replay_log(|ino, change, when| {
             let again = files.entry(ino).or_insert_with(|| RecoveredFile::from_open(self.find(ino)));
             let RecoveredFile::Found(file, changed, failed) = again else {
                 replayed.gone += 1;
@@ -358,7 +358,7 @@ impl Writeback {
                 Change::Times(..) | Change::Mode(_) | Change::Owner(..) | Change::Acl(_) => {}
             }
             crash_point::reach();
-            if let Err(error) = again_made(&**file, change) {
+            if let Err(error) = replay_change(&**file, change) {
                 tracing::warn!(ino, %error, "written data of a file are lost");
                 failed.get_or_insert(error.errno());
             }
@@ -387,7 +387,7 @@ impl Writeback {
         }
         replayed.unread = reading.unread;
         if reading.unread == 0 {
-            self.log.left_is_done();
+            self.log.finish_replay();
         }
         Ok(replayed)
     }
@@ -420,7 +420,7 @@ impl RecoveredFile {
     }
 }
 
-fn again_made(file: &dyn BranchFile, change: Change<'_>) -> Result<()> {
+fn replay_change(file: &dyn BranchFile, change: Change<'_>) -> Result<()> {
     match change {
         Change::Write(offset, data) => match file.write_at(data, offset)? {
             all if all == data.len() => Ok(()),

@@ -65,7 +65,7 @@ fn copied(log: &Log) -> OwnedFd {
 /// What a successor serves, of a disk that was left and a log.
 fn after(left: &MemoryBranch, memory: OwnedFd) -> BTreeMap<Vec<u8>, FileSnapshot> {
     let (upper, work) = pair(left);
-    let (writeback, replayed) = Writeback::go_on(Arc::clone(&upper), work, LIMITS, memory).unwrap();
+    let (writeback, replayed) = Writeback::resume(Arc::clone(&upper), work, LIMITS, memory).unwrap();
     assert_eq!((replayed.failed, replayed.unread), (0, 0));
     assert_eq!(writeback.bytes().0, 0);
     let seen = see(&*upper);
@@ -139,7 +139,7 @@ fn act(
 
 /// Whatever the moment, what is served afterwards is what was there before an operation, or what is there after it.
 #[test]
-fn a_death_at_any_moment_loses_nothing_that_was_answered() {
+fn a_crash_at_any_moment_loses_no_answered_write() {
     let (mut moments, mut points, mut wrapped, mut late) = (0, 0, 0, 0);
     for seed in 0..12 {
         let mut chance = Rng::with_seed(seed);
@@ -238,7 +238,7 @@ fn left() -> (Arc<MemoryBranch>, OwnedFd, BTreeMap<Vec<u8>, FileSnapshot>) {
 }
 
 #[test]
-fn a_successor_may_die_as_well() {
+fn a_successor_may_crash_too() {
     let (left, memory, should) = left();
     left.record();
     let (upper, work) = pair(&left);
@@ -251,7 +251,7 @@ fn a_successor_may_die_as_well() {
             assert_eq!(after(&again, copy(&own, c"copy").unwrap()), should);
         }
     };
-    let (went_on, points) = at_each(look, || Writeback::go_on(Arc::clone(&upper), work, LIMITS, memory));
+    let (went_on, points) = at_each(look, || Writeback::resume(Arc::clone(&upper), work, LIMITS, memory));
     let (writeback, replayed) = went_on.unwrap();
     assert_eq!((replayed.changes, points > 20), (20, true), "{points} moments");
     assert_eq!(see(&*upper), should);
@@ -260,7 +260,7 @@ fn a_successor_may_die_as_well() {
 
 /// Whatever is in the memory: what is believed was written as a record, and nothing outside is touched.
 #[test]
-fn a_log_that_was_tampered_with_is_read_as_far_as_it_makes_sense() {
+fn a_corrupt_log_is_read_up_to_its_damage() {
     let mut chance = Rng::with_seed(99);
     let (mut refused, mut cut, mut whole) = (0, 0, 0);
     for _ in 0..400 {
@@ -278,7 +278,7 @@ fn a_log_that_was_tampered_with_is_read_as_far_as_it_makes_sense() {
             rustix::io::pwrite(&memory, &bytes, at as u64).unwrap();
         }
         let (upper, work) = pair(&left);
-        match Writeback::go_on(upper, work, LIMITS, memory) {
+        match Writeback::resume(upper, work, LIMITS, memory) {
             Err(error) => {
                 assert_eq!(error.errno(), Errno::BADMSG);
                 refused += 1;
@@ -305,13 +305,13 @@ fn only_files_of_the_layer_are_written_to() {
     }
     let memory = copied(&writeback.log);
     let (upper, work) = pair(&disk);
-    let (_, replayed) = Writeback::go_on(upper, work, LIMITS, memory).unwrap();
+    let (_, replayed) = Writeback::resume(upper, work, LIMITS, memory).unwrap();
     assert_eq!(replayed, ReplayOutcome { gone: 4, ..ReplayOutcome::default() });
     assert_eq!(outside.stat().unwrap().size, 0);
 }
 
 #[test]
-fn what_is_no_log_is_refused() {
+fn memory_without_a_log_is_refused() {
     const OTHER: MemoryKind = MemoryKind { name: c"x", magic: 1, words: 1..=1 << 20 };
     for words in [1, 4096, (RING_MIN / 8) as usize + PersistentMemory::HEADER] {
         let memory = PersistentMemory::create(&OTHER, words).unwrap();
@@ -322,7 +322,7 @@ fn what_is_no_log_is_refused() {
 
 /// What could not be written is told by the next sync, once to each who has the file open, and to one who comes later if nobody knows.
 #[test]
-fn a_failure_is_told_once_to_each() {
+fn a_write_error_is_reported_once_per_open_file() {
     let disk = disk();
     let plan = FaultPlan::new();
     let of = |branch| FaultBranch::new(branch, Arc::clone(&plan)) as Arc<dyn Branch>;
@@ -352,7 +352,7 @@ fn a_failure_is_told_once_to_each() {
 }
 
 #[test]
-fn limits_are_kept() {
+fn the_log_stays_within_its_limits() {
     let disk = disk();
     let (upper, work) = pair(&disk);
     let limits = WritebackLimits { age: Duration::from_secs(10), ..LIMITS };
@@ -382,7 +382,7 @@ fn limits_are_kept() {
 
 /// Times are those that were set, and of a file that was written to the time of that.
 #[test]
-fn times_are_as_they_were_answered() {
+fn replayed_times_match_the_answered_ones() {
     let disk = disk();
     let (upper, work) = pair(&disk);
     let writeback = Writeback::create(upper, work, LIMITS).unwrap();
@@ -399,7 +399,7 @@ fn times_are_as_they_were_answered() {
     let seen = written.stat().unwrap().mtime;
     let left = disk.after_client_loss(&mut |_| 0).unwrap();
     let (upper, work) = pair(&left);
-    Writeback::go_on(Arc::clone(&upper), work, LIMITS, copied(&writeback.log)).unwrap();
+    Writeback::resume(Arc::clone(&upper), work, LIMITS, copied(&writeback.log)).unwrap();
     let at = |file: &CStr| upper.root().stat_at(Name::new(file).unwrap()).unwrap();
     assert_eq!((at(c"kept").mtime, at(c"kept").atime, at(c"written").atime), (set, set, set));
     assert_eq!(at(c"written").mtime, seen);
@@ -459,7 +459,7 @@ fn changes_of_many_threads_have_one_order() {
 
 /// From its first word in the log until it has been made, no other change of the file comes between.
 #[test]
-fn a_change_is_written_down_and_made_in_one() {
+fn a_logged_change_and_its_execution_are_atomic() {
     let disk = disk();
     let (upper, work) = pair(&disk);
     let writeback = Writeback::create(upper, work, LIMITS).unwrap();

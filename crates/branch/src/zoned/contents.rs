@@ -126,7 +126,7 @@ impl FileData {
         self.with(tree, ino, |file| {
             tree.modify(ino)?;
             if offset > file.size() {
-                file.settle_end()?;
+                file.zero_tail()?;
             }
             let mut done = 0;
             while done < data.len() {
@@ -144,7 +144,7 @@ impl FileData {
     pub(super) fn truncate(self: &Arc<Self>, tree: &ZonedTree, ino: u64, size: u64) -> Result<()> {
         self.with(tree, ino, |file| {
             tree.modify(ino)?;
-            if size < file.size() { file.cut(size) } else { file.grow_to(size) }
+            if size < file.size() { file.shrink(size) } else { file.grow_to(size) }
         })
     }
 
@@ -204,7 +204,7 @@ impl FileData {
     /// The file is gone, and what waits is not wanted.
     pub(super) fn discard(&self, tree: &ZonedTree) {
         let mut inner = self.inner.write();
-        tree.waits_less(inner.waiting.len());
+        tree.subtract_pending(inner.waiting.len());
         inner.waiting.clear();
         inner.fresh = 0;
     }
@@ -243,7 +243,7 @@ impl ContentsUpdate<'_> {
     }
 
     /// A block as it is, in memory, to be changed.
-    fn waiting(&mut self, at: u64, is_overwritten: bool) -> Result<&mut [u8]> {
+    fn pending_block(&mut self, at: u64, is_overwritten: bool) -> Result<&mut [u8]> {
         if !self.inner.waiting.contains_key(&at) {
             let is_stored = self.inner.stored.contains(at);
             let mut bytes = vec![0; self.block as usize];
@@ -252,7 +252,7 @@ impl ContentsUpdate<'_> {
                 let valid = self.size().saturating_sub(at * self.block).min(self.block);
                 bytes[valid as usize..].fill(0);
             }
-            self.tree.waits_more(self.ino, self.data)?;
+            self.tree.add_pending(self.ino, self.data)?;
             self.inner.fresh += u64::from(!is_stored);
             self.inner.waiting.insert(at, bytes.into());
         }
@@ -268,16 +268,16 @@ impl ContentsUpdate<'_> {
         let (at, from) = (offset / self.block, (offset % self.block) as usize);
         let count = data.len().min(self.block as usize - from);
         let is_overwritten = count as u64 == self.block;
-        self.waiting(at, is_overwritten)?[from..from + count].copy_from_slice(&data[..count]);
+        self.pending_block(at, is_overwritten)?[from..from + count].copy_from_slice(&data[..count]);
         self.set_size(self.size().max(offset + count as u64));
         Ok(count)
     }
 
     /// What the last block holds beyond the end of the file is zeros from now on.
-    fn settle_end(&mut self) -> Result<()> {
+    fn zero_tail(&mut self) -> Result<()> {
         let size = self.size();
         if !size.is_multiple_of(self.block) && self.inner.stored.contains(size / self.block) {
-            self.waiting(size / self.block, false)?;
+            self.pending_block(size / self.block, false)?;
         }
         Ok(())
     }
@@ -285,7 +285,7 @@ impl ContentsUpdate<'_> {
     /// The file becomes longer, with nothing in it.
     fn grow_to(&mut self, size: u64) -> Result<()> {
         if size > self.size() {
-            self.settle_end()?;
+            self.zero_tail()?;
             self.set_size(size);
             self.tree.is_dirty(self.ino, self.data);
         }
@@ -299,11 +299,11 @@ impl ContentsUpdate<'_> {
             self.inner.waiting.remove(at);
             self.inner.fresh -= u64::from(!self.inner.stored.contains(*at));
         }
-        self.tree.waits_less(gone.len());
+        self.tree.subtract_pending(gone.len());
     }
 
     /// The file becomes shorter.
-    fn cut(&mut self, size: u64) -> Result<()> {
+    fn shrink(&mut self, size: u64) -> Result<()> {
         let end = size.div_ceil(self.block);
         let is_known = self.inner.stored_size > size || self.inner.stored.intersects(end, u64::MAX);
         if is_known {
@@ -336,7 +336,7 @@ impl ContentsUpdate<'_> {
             let at = from / self.block;
             if from < to && self.inner.exists(at) {
                 let (from, to) = ((from - at * self.block) as usize, (to - at * self.block) as usize);
-                self.waiting(at, false)?[from..to].fill(0);
+                self.pending_block(at, false)?[from..to].fill(0);
             }
         }
         if first < last {

@@ -45,7 +45,7 @@ impl Medium for ZonedTree {
         Ok(())
     }
 
-    fn held(data: &Self::Data) -> Self::FileRef {
+    fn file_ref(data: &Self::Data) -> Self::FileRef {
         Arc::clone(data)
     }
 
@@ -56,7 +56,7 @@ impl Medium for ZonedTree {
     fn write(&self, file: &File<Self>, data: &[u8], offset: u64) -> Result<usize> {
         let room = SIZE_MAX.checked_sub(offset).filter(|room| *room > 0).ok_or(Errno::FBIG)?;
         let len = room.min(data.len() as u64) as usize;
-        self.bound_waiting()?;
+        self.flush_excess()?;
         file.held.write(self, file.pin.ino, &data[..len], offset)
     }
 

@@ -87,7 +87,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn they_are_a_set(steps in prop::collection::vec((any::<bool>(), 0..40_u64, 0..12_u64), 0..60)) {
+        fn ranges_behave_as_a_set(steps in prop::collection::vec((any::<bool>(), 0..40_u64, 0..12_u64), 0..60)) {
             let (mut ranges, mut model) = (Ranges::default(), BTreeSet::new());
             for (is_insert, from, len) in steps {
                 if is_insert {

@@ -24,7 +24,7 @@ const WAITING_MAX: u64 = 16 << 10;
 /// The tree of files in a store.
 ///
 /// Changes of the tree are in memory, and with the store, when a call returns. Contents wait in memory: at most 1 MiB of a file, and not
-/// longer than some seconds if [`keep_writing`](Self::keep_writing) was asked for. A sync of a file makes it durable, with its names, and with
+/// longer than some seconds if [`start_flush_thread`](Self::start_flush_thread) was asked for. A sync of a file makes it durable, with its names, and with
 /// it all changes of the tree that were made before.
 pub struct ZonedTree {
     store: Store,
@@ -93,7 +93,7 @@ impl ZonedTree {
     }
 
     /// Makes everything durable every few seconds from now on, until the tree is dropped, in a thread of its own.
-    pub fn keep_writing(self: &Arc<Self>) -> Result<()> {
+    pub fn start_flush_thread(self: &Arc<Self>) -> Result<()> {
         let (tree, ending) = (Arc::downgrade(self), Arc::clone(&self.ending));
         let thread = std::thread::Builder::new().name("zoned-writer".to_owned());
         thread.spawn(move || write_on(&tree, &ending)).map(drop).map_err(|error| {
@@ -113,7 +113,7 @@ impl ZonedTree {
     /// Makes everything durable.
     pub fn sync(&self) -> Result<()> {
         let written = self.write_out();
-        self.give_room_back();
+        self.release_reservation();
         self.sync_store()?;
         written
     }
@@ -223,12 +223,12 @@ impl ZonedTree {
     }
 
     /// One more block waits. ENOSPC: the store has no room for it.
-    pub(super) fn waits_more(&self, ino: u64, data: &Arc<FileData>) -> Result<()> {
-        while !self.takes_room() {
+    pub(super) fn add_pending(&self, ino: u64, data: &Arc<FileData>) -> Result<()> {
+        while !self.take_reserved_block() {
             let _asking = self.asking.lock();
             // Somebody else may just have asked.
             if self.room.load(Ordering::Relaxed) == 0 {
-                let room = self.store.promise(self.waiting_blocks(), ROOM_MAX);
+                let room = self.store.reserve_blocks(self.waiting_blocks(), ROOM_MAX);
                 if room == 0 {
                     return Err(Error::new(Errno::NOSPC, "zoned store"));
                 }
@@ -241,23 +241,23 @@ impl ZonedTree {
     }
 
     /// No more is promised than what waits.
-    fn give_room_back(&self) {
+    fn release_reservation(&self) {
         let _asking = self.asking.lock();
         self.room.store(0, Ordering::Relaxed);
-        let _ = self.store.promise(self.waiting_blocks(), 0);
+        let _ = self.store.reserve_blocks(self.waiting_blocks(), 0);
     }
 
-    fn takes_room(&self) -> bool {
+    fn take_reserved_block(&self) -> bool {
         let less = |room: u64| room.checked_sub(1);
         self.room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 
     /// Writes out what waits if it is much. Nobody holds the contents of a file.
-    pub(super) fn bound_waiting(&self) -> Result<()> {
+    pub(super) fn flush_excess(&self) -> Result<()> {
         if self.waiting_blocks() >= WAITING_MAX { self.write_out() } else { Ok(()) }
     }
 
-    pub(super) fn waits_less(&self, blocks: usize) {
+    pub(super) fn subtract_pending(&self, blocks: usize) {
         self.waiting.fetch_sub(blocks as u64, Ordering::Relaxed);
     }
 

@@ -135,7 +135,7 @@ impl SlabMemory {
     pub const RECORDS: &CStr = records::MEMORY.name;
 
     /// An empty one that a successor can go on with, which has the same descriptors.
-    pub fn kept() -> Result<Self, Errno> {
+    pub fn resumable() -> Result<Self, Errno> {
         let records = Records::create()?;
         records.complete(1);
         Ok(Self { sheets: Mutex::default(), records: Some(records) })
@@ -189,7 +189,7 @@ impl Memory for SlabMemory {
         let is_whole =
             offset.is_multiple_of(BLOCK_BYTES) && data.len() as u64 == file.version.block_len(block);
         if let Some(record) = file.record.as_ref().filter(|_| is_whole) {
-            record.show(block.0);
+            record.publish(block.0);
         }
         Ok(())
     }

@@ -178,7 +178,7 @@ pub(super) struct Record {
 
 impl Record {
     /// A block is whole.
-    pub(super) fn show(&self, block: u64) {
+    pub(super) fn publish(&self, block: u64) {
         self.change(block, |bits, bit| bits | bit);
     }
 

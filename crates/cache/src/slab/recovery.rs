@@ -63,7 +63,7 @@ impl SlabMemory {
         let newest = old.iter().max_by_key(|old| old.generation);
         let Some((newest, generation)) = newest.and_then(|old| Some((old, old.generation.checked_add(1)?)))
         else {
-            return Ok((Self::kept()?, Vec::new()));
+            return Ok((Self::resumable()?, Vec::new()));
         };
         let records = Records::create()?;
         let files = Files { all: files, seen: HashSet::new() };
@@ -269,7 +269,7 @@ impl Recovery<'_> {
         sealed: bool,
     ) {
         if let Some(record) = &record {
-            blocks.iter().for_each(|block| record.show(block.0));
+            blocks.iter().for_each(|block| record.publish(block.0));
         }
         self.claims.push(Claim { version, record, place, blocks, sealed });
     }

@@ -56,7 +56,7 @@ impl<M: Memory> Store<M> {
             }
             let print = version.key.print(*index);
             let entry = self.queues.get_mut(NOBODY as usize).map(|nobody| nobody.insert(id, print));
-            self.left_to_nobody(id, entry);
+            self.make_ownerless(id, entry);
         }
         self.size += bytes;
         Ok(true)

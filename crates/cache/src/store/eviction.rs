@@ -11,7 +11,7 @@ impl<M: Memory> Store<M> {
     pub fn limit(&mut self, ceiling: u64, most: usize) -> Result<bool> {
         self.ceiling = ceiling;
         for _ in 0..most {
-            if self.size <= self.bound() || !self.give_one(NOBODY, 0)? {
+            if self.size <= self.bound() || !self.evict_one(NOBODY, 0)? {
                 return Ok(true);
             }
         }
@@ -26,7 +26,7 @@ impl<M: Memory> Store<M> {
     /// False: nothing more can go.
     pub(super) fn make_room(&mut self, asking: u32, bytes: u64) -> Result<bool> {
         while self.size + bytes > self.bound() {
-            if !self.give_one(asking, bytes)? {
+            if !self.evict_one(asking, bytes)? {
                 return Ok(false);
             }
         }
@@ -35,7 +35,7 @@ impl<M: Memory> Store<M> {
 
     /// Whoever holds most gives up one block, of which it may not have been the last user. False: nobody has one to give. Ends,
     /// for with each round something less stands in the queues.
-    pub(super) fn give_one(&mut self, asking: u32, bytes: u64) -> Result<bool> {
+    pub(super) fn evict_one(&mut self, asking: u32, bytes: u64) -> Result<bool> {
         loop {
             let can_give =
                 |place: u32| self.queues.get(place as usize).is_some_and(|queue| !queue.is_empty());
@@ -58,7 +58,7 @@ impl<M: Memory> Store<M> {
                 continue;
             }
             if block.users.len() > 1 || self.reassign_to_user(id) {
-                self.uses_no_more(id, place);
+                self.drop_user(id, place);
             } else {
                 let before = self.blocks.len();
                 if let Err(error) = self.drop_block(id) {
@@ -81,7 +81,7 @@ impl<M: Memory> Store<M> {
         };
         let Some(file) = self.files.get(block.file as usize) else { return false };
         let is_there = |container| self.shares.place(container).is_ok();
-        let heir = self.memory.heir(&file.memory, block.index.0, &is_there);
+        let heir = self.memory.next_owner(&file.memory, block.index.0, &is_there);
         let Some(Ok(place)) = heir.map(|heir| self.shares.place(heir)) else { return false };
         self.uses(id, place);
         self.blocks.get(id as usize).is_some_and(|block| block.users.len() > 1)

@@ -13,7 +13,7 @@ use crate::shares::{Container, NOBODY};
 /// At most one part of so many of a cache is lent: what is lent cannot be taken back, and the rest has to be enough to share.
 pub const LENT_MAX: u64 = 2;
 
-/// A file that is lent: none of it goes until it is given back with [`Store::give_back`].
+/// A file that is lent: none of it goes until it is given back with [`Store::return_loan`].
 #[derive(Debug)]
 #[must_use = "the file is lent until this is given back"]
 pub struct FileLoan {
@@ -62,12 +62,12 @@ impl<M: Memory> Store<M> {
 
     /// The memory of a file that is lent. Nobody can write to it any more.
     #[must_use]
-    pub fn lent(&self, lent: &FileLoan) -> Option<&M::File> {
+    pub fn lent_file(&self, lent: &FileLoan) -> Option<&M::File> {
         self.files.get(lent.file as usize).map(|file| &file.memory)
     }
 
     /// A file comes back.
-    pub fn give_back(&mut self, lent: FileLoan) {
+    pub fn return_loan(&mut self, lent: FileLoan) {
         let FileLoan { file: id } = lent;
         let Some(file) = self.files.get_mut(id as usize).filter(|file| file.lent > 0) else { return };
         file.lent -= 1;

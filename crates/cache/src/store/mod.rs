@@ -153,11 +153,11 @@ impl<M: Memory> Store<M> {
         // As it would have given them up, so that the order stays.
         while let Some(id) = queue.victim() {
             let print = self.print(id);
-            if self.uses_no_more(id, place)
+            if self.drop_user(id, place)
                 && let Some(nobody) = self.queues.get_mut(NOBODY as usize)
             {
                 let entry = Some(nobody.insert(id, print));
-                self.left_to_nobody(id, entry);
+                self.make_ownerless(id, entry);
             }
         }
         // Blocks that wait for the return of their file: from now on for nobody.
@@ -166,9 +166,9 @@ impl<M: Memory> Store<M> {
             let mut waiting =
                 self.files.get_mut(file).map(|file| std::mem::take(&mut file.waiting)).unwrap_or_default();
             for (id, place_of) in &mut waiting {
-                if *place_of == place && self.uses_no_more(*id, place) {
+                if *place_of == place && self.drop_user(*id, place) {
                     *place_of = NOBODY;
-                    self.left_to_nobody(*id, None);
+                    self.make_ownerless(*id, None);
                 }
             }
             if let Some(file) = self.files.get_mut(file) {
@@ -184,13 +184,13 @@ impl<M: Memory> Store<M> {
     }
 
     /// A container no longer uses a block. Whether it was the last one that did.
-    fn uses_no_more(&mut self, id: u32, place: u32) -> bool {
+    fn drop_user(&mut self, id: u32, place: u32) -> bool {
         self.blocks.get_mut(id as usize).is_some_and(|block| {
             block.users.leave(place, block.bytes, &mut self.shares).is_some() && block.users.len() == 0
         })
     }
 
-    fn left_to_nobody(&mut self, id: u32, entry: Option<Handle>) {
+    fn make_ownerless(&mut self, id: u32, entry: Option<Handle>) {
         if let Some(block) = self.blocks.get_mut(id as usize) {
             block.users.join(User { place: NOBODY, entry }, block.bytes, &mut self.shares);
         }
@@ -232,7 +232,7 @@ impl<M: Memory> Store<M> {
     }
 
     /// A container has used a block, if it is still there: told later, and counted elsewhere.
-    pub(crate) fn told(&mut self, key: Key, index: BlockIndex, container: Container) {
+    pub(crate) fn record_use(&mut self, key: Key, index: BlockIndex, container: Container) {
         if let (Ok(place), Some(id)) = (self.shares.place(container), self.find(key, index)) {
             self.uses(id, place);
         }
@@ -301,7 +301,7 @@ impl<M: Memory> Store<M> {
 
     /// Nothing of a file is found any more, nor comes in by fetches that are under way.
     pub fn invalidate(&mut self, object: Object) {
-        self.fills.spoil(object, None);
+        self.fills.invalidate(object, None);
         for file in self.objects.get(&object).cloned().unwrap_or_default() {
             self.end(file);
         }
@@ -309,7 +309,7 @@ impl<M: Memory> Store<M> {
 
     /// Nothing of these contents is found any more, nor comes in by fetches that are under way.
     pub fn invalidate_version(&mut self, key: Key) {
-        self.fills.spoil(key.object, Some(key.version));
+        self.fills.invalidate(key.object, Some(key.version));
         if let Some(file) = self.file_of(key) {
             self.end(file);
         }
@@ -413,7 +413,7 @@ impl<M: Memory> Store<M> {
         }
         let is_wide = !self.memory.is_shared(version.size);
         for _ in 0..FILE_ROOM_BLOCKS {
-            if !is_wide || self.wide < self.config.files || !self.give_one(asking, bytes)? {
+            if !is_wide || self.wide < self.config.files || !self.evict_one(asking, bytes)? {
                 break;
             }
         }
@@ -479,7 +479,7 @@ impl<M: Memory> Store<M> {
     /// A block's users no longer pay for it, and it stands in no queue.
     fn forget_block(&mut self, id: u32) {
         let Some(block) = self.blocks.try_remove(id as usize) else { return };
-        block.users.pay_back(block.bytes, &mut self.shares);
+        block.users.refund(block.bytes, &mut self.shares);
         for user in block.users.iter() {
             if let (Some(entry), Some(queue)) = (user.entry, self.queues.get_mut(user.place as usize)) {
                 queue.remove(entry);

@@ -101,7 +101,7 @@ impl Containerd {
         })?;
         let state_dir = runc_state(namespace);
         let library = Freezer::from_runtime_state(&state_dir, id)
-            .map_or(Ok(None), |freezer| Library::found(freezer.group(), freezer.init()))
+            .map_or(Ok(None), |freezer| Library::find_loaded(freezer.group(), freezer.init()))
             .map_err(refused)?;
         let kill = Box::new({
             let (containerd, namespace, id) = (self.clone(), namespace.to_owned(), id.to_owned());
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn names_say_a_namespace_or_not() {
+    fn container_names_have_an_optional_namespace() {
         assert_eq!(named("one").unwrap(), ("default", "one"));
         assert_eq!(named("k8s.io/one").unwrap(), ("k8s.io", "one"));
         for bad in ["", "/one", "a/", "a/b/c", "--all", "-n/one"] {

@@ -147,7 +147,7 @@ impl RestoreRun<'_> {
             ..Config::default()
         };
         let mount = Mount { config, pool: self.asked.pool.clone(), foreground: false };
-        let mounted = self.kept.upper(upper).and_then(|()| mount.apart(&self.asked.vellum));
+        let mounted = self.kept.upper(upper).and_then(|()| mount.mount_by_helper(&self.asked.vellum));
         if mounted.is_err() {
             self.empty();
         }
@@ -272,7 +272,7 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     #[test]
-    fn what_is_made_for_an_upper_layer_is_private() {
+    fn directories_for_an_upper_layer_are_private() {
         let dir = tempfile::tempdir().unwrap();
         let upper = dir.path().join("a/b/upper");
         private(&upper).unwrap();

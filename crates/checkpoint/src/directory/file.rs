@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_there() {
+    fn written_bytes_read_back() {
         for above in ["/var/tmp", "/dev/shm"] {
             let dir = tempfile::tempdir_in(above).unwrap();
             for pace in [Pace::None, Pace::Auto, Pace::Rate(1 << 40)] {
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filesystem_that_cannot_write_past_the_cache_is_written_to_all_the_same() {
+    fn a_filesystem_without_direct_io_is_written_too() {
         let dir = tempfile::tempdir().unwrap();
         let mut out = PacedFile::create(&dir.path().join("x"), Pace::None).unwrap();
         // No filesystem takes half a block past the cache; on one that has no such thing this is no fallback.
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_filesystem_is_told() {
+    fn a_full_filesystem_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         for pace in [Pace::None, Pace::Auto, Pace::Rate(1 << 30)] {
             let file = OpenOptions::new().write(true).open("/dev/full").unwrap();

@@ -24,7 +24,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
-use vellum_container::{own, plain_name, random_name};
+use vellum_container::{check_owner, plain_name, random_name};
 use vellum_pool::locked_dir::LockedDir;
 use vellum_service::Failure;
 
@@ -57,7 +57,7 @@ impl Directory {
             let failure = Failure::input(named).because(e);
             failure.remedy("give a directory that vellum checkpoint --to has been given")
         })?;
-        own(option, &dir)?;
+        check_owner(option, &dir)?;
         Ok(Self { dir })
     }
 
@@ -77,7 +77,7 @@ impl Directory {
     pub(super) fn sweep(&self) {
         for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             if entry.file_name().as_encoded_bytes().starts_with(UNFINISHED.as_bytes())
-                && let Ok(Some(dead)) = LockedDir::existing(&entry.path())
+                && let Ok(Some(dead)) = LockedDir::adopt(&entry.path())
                 && let Err(e) = remove(dead.path())
             {
                 tracing::warn!("{}: cannot be removed: {e}", entry.path().display());
@@ -132,7 +132,7 @@ impl Directory {
         if !path.exists() {
             return Ok(None);
         }
-        own("", &dir)?;
+        check_owner("", &dir)?;
         let file = vellum_pool::regular_file::open(&path)
             .and_then(FileSource::new)
             .map_err(|e| Failure::at(&path, e))?;
@@ -140,7 +140,7 @@ impl Directory {
     }
 
     /// Begins one of this name: where it goes, and how it is made.
-    pub(super) fn making(
+    pub(super) fn begin_upper(
         &self,
         name: &str,
         manner: &CheckpointOptions,
@@ -165,7 +165,7 @@ impl Directory {
 
     /// Gives one its name, all of which is on disk, if it is not needed by others meanwhile and those are there that it needs.
     fn name(&self, name: &str, needs: &[Parent], unfinished: PartialCheckpoint) -> Result<PathBuf, Failure> {
-        let named = self.alone().and_then(|alone| {
+        let named = self.lock_exclusively().and_then(|alone| {
             // Others may have removed or made some in between.
             chain::free(&self.list()?, &[name.to_owned()])?;
             let display = unfinished.place.display().to_string();
@@ -181,12 +181,12 @@ impl Directory {
     }
 
     /// Who has this may take names away and give them: nobody else does.
-    fn alone(&self) -> Result<File, Failure> {
-        self.alone_within(PATIENCE)
+    fn lock_exclusively(&self) -> Result<File, Failure> {
+        self.lock_exclusively_within(PATIENCE)
     }
 
-    /// As [`Self::alone`]. Whoever can read the directory can lock it, so the wait has an end.
-    fn alone_within(&self, patience: Duration) -> Result<File, Failure> {
+    /// As [`Self::lock_exclusively`]. Whoever can read the directory can lock it, so the wait has an end.
+    fn lock_exclusively_within(&self, patience: Duration) -> Result<File, Failure> {
         let failed = |e: io::Error| Failure::at(&self.dir, e);
         let dir = File::open(&self.dir).map_err(failed)?;
         let begin = Instant::now();
@@ -207,7 +207,7 @@ impl Directory {
 
     /// Removes some, if all are there and no other one needs them: first their names are gone, then what is in them.
     pub(super) fn delete(&self, names: &[String]) -> Result<(), Failure> {
-        let alone = self.alone()?;
+        let alone = self.lock_exclusively()?;
         names.iter().try_for_each(|name| self.path(name).map(drop))?;
         let mut away = Vec::new();
         for name in chain::free(&self.list()?, names)? {
@@ -229,7 +229,7 @@ impl Directory {
                 self.dir.display()
             )));
         }
-        own("", &path)?;
+        check_owner("", &path)?;
         Ok(path)
     }
 }
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_whole_or_not_there() {
+    fn a_checkpoint_is_complete_or_absent() {
         let dir = tempfile::tempdir().unwrap();
         let store = Directory::make("--to", &dir.path().join("all")).unwrap();
         let mode = fs::metadata(dir.path().join("all")).unwrap().permissions().mode();
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_can_write_to_is_refused() {
+    fn a_directory_writable_by_others_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
         let failure = Directory::make("--to", dir.path()).unwrap_err();
@@ -343,13 +343,13 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_somebody_holds_is_not_waited_for_without_end() {
+    fn waiting_for_the_directory_lock_is_bounded() {
         let dir = tempfile::tempdir().unwrap();
         let store = Directory::make("--to", dir.path()).unwrap();
-        let held = store.alone().unwrap();
-        let failure = store.alone_within(Duration::from_millis(20)).unwrap_err();
+        let held = store.lock_exclusively().unwrap();
+        let failure = store.lock_exclusively_within(Duration::from_millis(20)).unwrap_err();
         assert!(failure.to_string().contains("another process holds its lock"), "{failure}");
         drop(held);
-        store.alone_within(Duration::ZERO).unwrap();
+        store.lock_exclusively_within(Duration::ZERO).unwrap();
     }
 }

@@ -22,7 +22,7 @@ pub(super) fn remove(dead: &Path) -> io::Result<()> {
     let of = |place: &str| fs::read_dir(dead.join(place)).into_iter().flatten().flatten();
     for large in PLACES.into_iter().flat_map(of).map(|entry| entry.path()) {
         // If it cannot be cut, it is removed at once.
-        if let Err(error) = cut(&large)
+        if let Err(error) = truncate(&large)
             && error != Errno::NOENT
         {
             tracing::debug!(%error, "{}: not cut before it is removed", large.display());
@@ -32,7 +32,7 @@ pub(super) fn remove(dead: &Path) -> io::Result<()> {
 }
 
 /// Cuts a regular file of one name to a piece.
-fn cut(path: &Path) -> Result<(), Errno> {
+fn truncate(path: &Path) -> Result<(), Errno> {
     let len = fs::symlink_metadata(path).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
     if !len.is_file() || len.nlink() > 1 || len.len() <= PIECE {
         return Ok(());
@@ -50,7 +50,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn a_file_is_cut_and_what_is_outside_stays() {
+    fn removal_truncates_files_and_spares_link_targets() {
         let dir = tempfile::tempdir().unwrap();
         let dead = dir.path().join("dead");
         fs::create_dir_all(dead.join("images")).unwrap();
@@ -64,7 +64,7 @@ mod tests {
         symlink(&outside, dead.join("images/link")).unwrap();
         fs::hard_link(&outside, &named).unwrap();
         fs::hard_link(&outside, dead.join("images/other-name")).unwrap();
-        cut(&dead.join("object")).unwrap();
+        truncate(&dead.join("object")).unwrap();
         assert_eq!(fs::metadata(dead.join("object")).unwrap().len(), PIECE);
         remove(&dead).unwrap();
         assert!(!dead.exists());
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_removed() {
+    fn removing_a_missing_directory_succeeds() {
         let dir = tempfile::tempdir().unwrap();
         remove(&dir.path().join("dead")).unwrap();
     }

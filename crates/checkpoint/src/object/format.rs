@@ -285,7 +285,7 @@ pub(super) fn read<'a, T: Deserialize<'a>>(bytes: &'a [u8], memory: usize) -> Op
 
 /// A map of an object whose frames end at `end`.
 fn parse_map(bytes: &[u8], end: u64) -> Option<Map> {
-    read(bytes, MEMORY_MAX).filter(|map: &Map| map.is_right(end))
+    read(bytes, MEMORY_MAX).filter(|map: &Map| map.is_valid(end))
 }
 
 /// An index of an object into which so many bytes were put.
@@ -329,7 +329,7 @@ pub(crate) mod tests {
 
     proptest! {
         #[test]
-        fn contents_are_what_was_written_last(
+        fn contents_read_the_last_written_bytes(
             writes in prop::collection::vec((0_u64..200, 1_u64..60, any::<bool>()), 1..24), size in 0_u64..200,
         ) {
             let (mut contents, mut model, mut next) = (Contents::default(), Vec::new(), 1000);
@@ -377,7 +377,7 @@ pub(crate) mod tests {
 
     /// An index of small bytes that would be large in memory: empty attributes, empty pieces, objects with nothing in them.
     #[test]
-    fn an_index_takes_no_more_memory_than_it_may() {
+    fn parsing_an_index_is_bounded_in_memory() {
         const MANY: usize = 1 << 20;
         let hostile = |head: &[u8], one: &[u8]| {
             let mut bytes = head.to_vec();
@@ -441,7 +441,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_and_nothing_else() {
+    fn objects_parse_back_and_altered_ones_do_not() {
         let body: Vec<u8> = (0..700_000_u32).map(|at| (at / 5000) as u8).collect();
         let right = object(&body, ParentGranules::default(), &record()).0;
         assert!(right.len() < 40_000 && parse_hostile(&right));
@@ -462,7 +462,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_foot_that_leads_outside_is_none() {
+    fn a_footer_that_points_outside_is_invalid() {
         let ends = |numbers: [u64; 4], size| {
             let mut bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
             bytes.extend_from_slice(MAGIC_1);

@@ -65,7 +65,7 @@ fn mkdir(files: &Files, directory: NodeId, name: &str) -> Result<NodeId> {
 }
 
 #[test]
-fn what_a_first_pass_has_written_is_read_by_the_second_and_from_the_object() {
+fn first_pass_images_are_readable_from_the_object() {
     let cx = Context::default();
     let writing = InMemory::begin(WriteOptions::default());
     let files = Files::to(writing.pipeline.sink().clone());
@@ -128,7 +128,7 @@ fn a_first_pass_that_failed_leaves_nothing() {
 }
 
 #[test]
-fn no_name_leads_elsewhere() {
+fn image_names_stay_inside() {
     for (path, plain) in [
         ("pages-1.img", true),
         ("parent/pages-1.img", true),

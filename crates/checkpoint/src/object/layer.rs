@@ -8,8 +8,8 @@ use super::parse_budget;
 use super::sink::Sink;
 use super::unpack::ObjectBytes;
 use crate::layer_walk::{
-    Amount, CopyError, ObjectState, PARTIAL, Upper, XATTR_MAX, directory, entry, extents, listed, names,
-    tells_from, too_deep,
+    Amount, CopyError, ObjectState, PARTIAL, Upper, XATTR_MAX, directory, entry, extents,
+    first_detectable_second, listed, names, too_deep,
 };
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat,
@@ -92,7 +92,7 @@ impl LayerWriter {
 
     /// Takes all that is there while it is being changed. Nothing happens where the filesystem does not tell of all changes.
     pub(crate) fn first_pass(&mut self) -> Result<Amount, Failure> {
-        let Some(since) = tells_from(&self.from, &self.display, self.tells)? else {
+        let Some(since) = first_detectable_second(&self.from, &self.display, self.tells)? else {
             return Ok(Amount::default());
         };
         let amount = self.pass(false)?;
@@ -135,14 +135,14 @@ impl Pass<'_> {
             && self.packed.seen.get(path) == Some(look)
     }
 
-    fn trouble(&self, e: Errno) -> CopyError {
-        if CopyError::is_passing(e) && !self.still { CopyError::Gone } else { CopyError::Io(e.into()) }
+    fn copy_error(&self, e: Errno) -> CopyError {
+        if CopyError::is_transient(e) && !self.still { CopyError::Gone } else { CopyError::Io(e.into()) }
     }
 
     fn directory(&mut self, path: &Path) -> Result<(), Failure> {
         let display = self.packed.display.join(path);
         let from = match directory(&self.packed.from, path) {
-            Err(e) => match self.trouble(e) {
+            Err(e) => match self.copy_error(e) {
                 CopyError::Gone => return Ok(()),
                 CopyError::Io(_) if e == Errno::NAMETOOLONG => {
                     return Err(too_deep(&self.packed.display));
@@ -181,7 +181,7 @@ impl Pass<'_> {
 
     fn entry(&mut self, from: BorrowedFd<'_>, dir: &Path, name: &OsStr) -> Result<(), CopyError> {
         let path = dir.join(name);
-        let stat = statat(from, name, AtFlags::SYMLINK_NOFOLLOW).map_err(|e| self.trouble(e))?;
+        let stat = statat(from, name, AtFlags::SYMLINK_NOFOLLOW).map_err(|e| self.copy_error(e))?;
         let look = ObjectState::from_stat(&stat);
         self.amount.objects += 1;
         if look.kind() == FileType::Directory {
@@ -207,7 +207,7 @@ impl Pass<'_> {
         match look.kind() {
             FileType::RegularFile => self.file(from, name, &look, &mut item)?,
             FileType::Symlink => {
-                let target = readlinkat(from, name, Vec::new()).map_err(|e| self.trouble(e))?;
+                let target = readlinkat(from, name, Vec::new()).map_err(|e| self.copy_error(e))?;
                 item.target = target.into_bytes();
             }
             _ => {}
@@ -221,11 +221,11 @@ impl Pass<'_> {
         let path = entry(from, name);
         let mut xattrs = Vec::new();
         let mut value = vec![0; XATTR_MAX];
-        for one in listed(&path).map_err(|e| self.trouble(e))? {
+        for one in listed(&path).map_err(|e| self.copy_error(e))? {
             match lgetxattr(&path, one.as_c_str(), &mut value) {
                 // It has gone in between.
                 Err(Errno::NODATA) if !self.still => {}
-                Err(e) => return Err(self.trouble(e)),
+                Err(e) => return Err(self.copy_error(e)),
                 Ok(len) => {
                     xattrs.push((one.into_bytes(), value.get(..len).unwrap_or_default().to_vec()));
                 }
@@ -245,7 +245,7 @@ impl Pass<'_> {
         item: &mut Item,
     ) -> Result<(), CopyError> {
         let flags = vellum_pool::regular_file::FLAGS | OFlags::NOFOLLOW;
-        let source = openat(from, name, flags, Mode::empty()).map_err(|e| self.trouble(e))?;
+        let source = openat(from, name, flags, Mode::empty()).map_err(|e| self.copy_error(e))?;
         let stat = fstat(&source)?;
         if ObjectState::from_stat(&stat).number != look.number {
             return if self.still { Err(CopyError::Io(Errno::STALE.into())) } else { Err(CopyError::Gone) };

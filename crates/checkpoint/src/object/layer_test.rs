@@ -133,7 +133,7 @@ fn writing(compress: Compress) -> InMemory {
 }
 
 /// The object of a layer that has been taken.
-fn kept(packed: &LayerWriter, writing: InMemory) -> (Vec<u8>, Map) {
+fn sealed_object(packed: &LayerWriter, writing: InMemory) -> (Vec<u8>, Map) {
     let index = Index { layer: packed.items().clone(), ..Index::default() };
     let bytes = postcard::to_stdvec(&index).unwrap();
     assert_eq!(read::<Index>(&bytes, 1 << 20).as_ref(), Some(&index));
@@ -150,7 +150,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_layer_comes_out_as_it_was(
+    fn a_packed_layer_unpacks_identically(
         before in prop::collection::vec(op(), 0..24), middle in prop::collection::vec(op(), 0..12),
         after in prop::collection::vec(op(), 0..12), aheads in 0..3, zstd: bool,
     ) {
@@ -172,7 +172,7 @@ proptest! {
         }
         after.iter().for_each(|op| apply(&from, op));
         packed.final_pass().unwrap();
-        let (bytes, map) = kept(&packed, writing);
+        let (bytes, map) = sealed_object(&packed, writing);
         let bytes = ObjectBytes::new((Box::new(MemorySource(bytes)), &map), Vec::new()).unwrap();
         unpack(packed.items(), &bytes, &to).unwrap();
         // Blocks that are not on disk yet are counted in different ways.
@@ -182,7 +182,7 @@ proptest! {
 }
 
 #[test]
-fn what_has_not_changed_is_not_taken_again() {
+fn unchanged_files_are_not_packed_again() {
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
     let from = dir.path().join("from");
     fs::create_dir_all(from.join("dir")).unwrap();
@@ -202,13 +202,13 @@ fn what_has_not_changed_is_not_taken_again() {
     assert_eq!(packed.final_pass().unwrap(), Amount { objects: 3, copied: 0, bytes: 0 });
     fs::write(from.join("dir/other"), "x").unwrap();
     assert_eq!(packed.final_pass().unwrap(), Amount { objects: 3, copied: 1, bytes: 1 });
-    let (bytes, _) = kept(&packed, writing);
+    let (bytes, _) = sealed_object(&packed, writing);
     assert_eq!(bytes.len(), (14 << 20) + 4096);
 }
 
 /// A directory that a container puts a link in place of is not left.
 #[test]
-fn no_link_leads_out() {
+fn links_out_of_the_layer_are_not_followed() {
     let dir = tempfile::tempdir().unwrap();
     let (from, to) = (dir.path().join("from"), dir.path().join("to"));
     for path in [&from, &to, &dir.path().join("secret")] {
@@ -222,7 +222,7 @@ fn no_link_leads_out() {
     packed.final_pass().unwrap();
     assert_eq!(directory(&packed.from, Path::new("link")).unwrap_err(), Errno::NOTDIR);
     assert_eq!(directory(&packed.from, Path::new("link/..")).unwrap_err(), Errno::LOOP);
-    let (bytes, map) = kept(&packed, writing);
+    let (bytes, map) = sealed_object(&packed, writing);
     let bytes = ObjectBytes::new((Box::new(MemorySource(bytes)), &map), Vec::new()).unwrap();
     unpack(packed.items(), &bytes, &to).unwrap();
     assert!(to.join("link").is_symlink() && to.join("file").is_symlink());
@@ -230,7 +230,7 @@ fn no_link_leads_out() {
 
 /// Paths and links of an index that somebody else has written lead to nowhere but the layer.
 #[test]
-fn no_path_leads_out() {
+fn unpacked_paths_stay_inside() {
     let dir = tempfile::tempdir().unwrap();
     let (to, secret) = (dir.path().join("to"), dir.path().join("secret"));
     fs::create_dir(&to).unwrap();

@@ -87,15 +87,16 @@ impl Map {
     }
 
     /// Bytes of a frame before they were packed.
-    pub(super) fn whole(&self, frame: usize) -> usize {
+    pub(super) fn unpacked_len(&self, frame: usize) -> usize {
         let all = self.hashes.len() * GRANULE;
         FRAME.min(all.saturating_sub(frame * FRAME))
     }
 
     /// Whether its numbers can be, in an object whose frames end at `end`.
-    pub(super) fn is_right(&self, end: u64) -> bool {
+    pub(super) fn is_valid(&self, end: u64) -> bool {
         let frames = self.hashes.len().div_ceil(FRAME / GRANULE);
-        let is_whole = |(at, frame): (usize, &Frame)| (1..=self.whole(at)).contains(&(frame.len as usize));
+        let is_whole =
+            |(at, frame): (usize, &Frame)| (1..=self.unpacked_len(at)).contains(&(frame.len as usize));
         let mut left = self.size.div_ceil(GRANULE as u64);
         let mut names: Vec<&str> = self.parents.iter().map(|parent| parent.name.as_str()).collect();
         names.sort_unstable();
@@ -123,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_that_cannot_be_are_refused() {
+    fn impossible_offsets_are_refused() {
         let parent = Parent { name: "one".into(), id: [1; 16] };
         let right = Map {
             id: [0; 16],
@@ -133,7 +134,7 @@ mod tests {
             frames: vec![Frame { len: 100, sum: 0 }],
             hashes: vec![[0; 16]; 2],
         };
-        assert!(right.is_right(100));
+        assert!(right.is_valid(100));
         let wrong: [&dyn Fn(&mut Map); 11] = [
             &|map| map.size += 2,
             &|map| map.size -= GRANULE as u64,
@@ -150,8 +151,8 @@ mod tests {
         for (number, change) in wrong.iter().enumerate() {
             let mut map = right.clone();
             change(&mut map);
-            assert!(!map.is_right(map.stored()), "{number}");
+            assert!(!map.is_valid(map.stored()), "{number}");
         }
-        assert!(!right.is_right(101));
+        assert!(!right.is_valid(101));
     }
 }

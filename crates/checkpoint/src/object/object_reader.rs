@@ -81,7 +81,7 @@ impl SavedContainer for ObjectReader {
         self.index.files.get(name).map(|contents| self.read(contents)).transpose()
     }
 
-    fn trouble(&self) -> Option<String> {
+    fn read_failure(&self) -> Option<String> {
         self.object.trouble.lock().clone()
     }
 

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_made_than_there_is_room_for() {
+    fn parsing_stays_within_its_memory_budget() {
         let both =
             Both { list: vec![Default::default(); 1000], map: (0..1000).map(|key| (key, 7)).collect() };
         let bytes = postcard::to_stdvec(&both).unwrap();

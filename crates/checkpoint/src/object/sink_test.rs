@@ -82,7 +82,7 @@ fn chain(all: &[Vec<u8>], compress: Compress) -> (Vec<usize>, ObjectBytes) {
         let writing = InMemory::begin(how);
         assert_eq!(writing.pipeline.sink().put(bytes), Ok(0));
         let (out, map) = writing.finish();
-        assert!(map.is_right(out.len() as u64), "{map:?}");
+        assert!(map.is_valid(out.len() as u64), "{map:?}");
         let written = postcard::to_stdvec(&map).unwrap();
         assert_eq!(read::<Map>(&written, 1 << 20).as_ref(), Some(&map));
         made.push((out, map));
@@ -94,7 +94,7 @@ fn chain(all: &[Vec<u8>], compress: Compress) -> (Vec<usize>, ObjectBytes) {
 }
 
 #[test]
-fn bytes_are_where_it_says_whoever_brings_them() {
+fn concurrent_writers_find_their_bytes_at_the_returned_offsets() {
     for compress in [Compress::Auto, Compress::None, Compress::Zstd(1)] {
         // Room for one part, so that those who bring them wait.
         let writing = InMemory::begin(how(compress));
@@ -122,7 +122,7 @@ fn bytes_are_where_it_says_whoever_brings_them() {
 }
 
 #[test]
-fn a_full_device_is_said_and_nobody_waits_for_it() {
+fn a_full_device_is_reported_to_every_writer() {
     let writing = InMemory::with_room(10 << 20, 1, how(Compress::None)).pipeline;
     let sink = writing.sink().clone();
     let part = vec![7; PART];
@@ -172,7 +172,7 @@ impl InMemory {
 
 /// Whoever waits for the device packs; whom the device waits for does not.
 #[test]
-fn packing_is_done_while_something_waits_for_the_device() {
+fn packing_continues_while_the_device_is_busy() {
     let parts = 100;
     let (go, waits) = std::sync::mpsc::channel();
     let writing = InMemory::slow(waits, parts);
@@ -210,7 +210,7 @@ proptest! {
 
     /// Each object is the one before with some changes, and some bytes moved; what is read anywhere is what was put.
     #[test]
-    fn what_others_have_is_read_there(
+    fn shared_granules_are_read_from_their_parent_objects(
         changes in prop::collection::vec(
             prop::collection::vec((0_usize..300, 1_usize..20, any::<u8>(), any::<bool>()), 0..6), 0..5),
         level in prop::sample::select(vec![Compress::None, Compress::Zstd(1)]),
@@ -250,7 +250,7 @@ proptest! {
 
 /// What does not fit together is refused when it is read, and no frame is unpacked to more than it may.
 #[test]
-fn frames_that_are_not_what_was_written_are_refused() {
+fn altered_frames_are_refused() {
     let writing = InMemory::begin(how(Compress::Zstd(3)));
     writing.pipeline.sink().put(&vec![7; 3 << 20]).unwrap();
     let (out, map) = writing.finish();

@@ -54,7 +54,7 @@ impl Part {
         let place = |(number, frame): (usize, &Frame)| {
             let from = at;
             at += u64::from(frame.len);
-            (from, *frame, map.whole(number))
+            (from, *frame, map.unpacked_len(number))
         };
         let frames = map.frames.iter().enumerate().map(place).collect();
         Self { stored, frames, granules: map.granules(), cache: Mutex::default() }

@@ -34,19 +34,19 @@ pub(super) fn write(exported: &Path, shared: Option<&Path>, to: &Path) -> io::Re
     }
     if let Some(shared) = shared {
         let mut file = File::open(shared)?;
-        let mut header = plain(EntryType::Regular, 0o600);
+        let mut header = file_header(EntryType::Regular, 0o600);
         header.set_size(file.metadata()?.len());
         made.append_data(&mut header, SHARED, &mut file)?;
     }
     for (path, kind, mode) in
         [(MEMORY[0], EntryType::Directory, 0o700), (MEMORY[1], EntryType::Regular, 0o600)]
     {
-        made.append_data(&mut plain(kind, mode), path, io::empty())?;
+        made.append_data(&mut file_header(kind, mode), path, io::empty())?;
     }
     made.into_inner()?.flush()
 }
 
-fn plain(kind: EntryType, mode: u32) -> Header {
+fn file_header(kind: EntryType, mode: u32) -> Header {
     let mut header = Header::new_gnu();
     header.set_entry_type(kind);
     header.set_mode(mode);
@@ -136,7 +136,7 @@ impl Walk {
 }
 
 fn described(stat: &Stat, kind: EntryType) -> Header {
-    let mut header = plain(kind, stat.st_mode & 0o7777);
+    let mut header = file_header(kind, stat.st_mode & 0o7777);
     header.set_uid(stat.st_uid.into());
     header.set_gid(stat.st_gid.into());
     header.set_mtime(u64::try_from(stat.st_mtime).unwrap_or(0));
@@ -151,7 +151,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     #[test]
-    fn what_makes_a_container_goes_along_and_its_memory_does_not() {
+    fn the_archive_has_the_containers_files_without_memory_images() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         for name in ["bundle/artifacts", "bundle/checkpoint", "shm/deep"] {

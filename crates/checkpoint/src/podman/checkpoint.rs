@@ -163,7 +163,7 @@ impl Podman {
     ) -> Result<PodmanContainer, Failure> {
         // No option for podman.
         plain_name("container", name)?;
-        let seen: Vec<PodmanInspect> = self.says(&["container", "inspect", name])?;
+        let seen: Vec<PodmanInspect> = self.query_json(&["container", "inspect", name])?;
         let seen = seen.into_iter().next().ok_or_else(|| {
             Failure::input(format!("container podman:{name}: podman has none of this name"))
         })?;
@@ -184,7 +184,7 @@ impl Podman {
                 "name vellum as mount_program in storage.conf, or use podman container checkpoint --export",
             )
         })?;
-        let (program, state_dir) = called(seen.state.conmon_pid, &seen.id).ok_or_else(|| {
+        let (program, state_dir) = conmon_runtime(seen.state.conmon_pid, &seen.id).ok_or_else(|| {
             refused(
                 "conmon, which watches over it, is no more there or does not say its runtime; start it anew",
             )
@@ -196,7 +196,7 @@ impl Podman {
             ));
         }
         let library = Freezer::from_runtime_state(&state_dir, &seen.id)
-            .map_or(Ok(None), |freezer| Library::found(freezer.group(), freezer.init()))
+            .map_or(Ok(None), |freezer| Library::find_loaded(freezer.group(), freezer.init()))
             .map_err(refused)?;
         let kill = Box::new({
             let (podman, id) = (self.clone(), seen.id.clone());
@@ -254,7 +254,7 @@ pub(crate) fn is_vellum(merged: &Path) -> bool {
 ///
 /// Where conmon was killed, podman still knows its number, which a process of any container may have got. What that says is not believed: it has
 /// another user, or another root directory. A set-user-ID program has this user's rights and another's arguments: all of its users count.
-fn called(conmon: u32, id: &str) -> Option<(PathBuf, PathBuf)> {
+fn conmon_runtime(conmon: u32, id: &str) -> Option<(PathBuf, PathBuf)> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     // From here on it is one process, whatever becomes of its number.
     let process = open(format!("/proc/{conmon}"), flags, Mode::empty()).ok()?;
@@ -276,10 +276,10 @@ fn called(conmon: u32, id: &str) -> Option<(PathBuf, PathBuf)> {
     let mut line = Vec::new();
     let words = openat(&process, "cmdline", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     File::from(words).take(LINE_MAX).read_to_end(&mut line).ok()?;
-    called_by(&line, id)
+    parse_conmon(&line, id)
 }
 
-fn called_by(line: &[u8], id: &str) -> Option<(PathBuf, PathBuf)> {
+fn parse_conmon(line: &[u8], id: &str) -> Option<(PathBuf, PathBuf)> {
     let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
     let after = |option: &[u8]| {
         let mut pairs = words.iter().zip(words.iter().skip(1));
@@ -481,23 +481,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_conmon_calls_is_read() {
+    fn the_runtime_is_read_from_conmons_arguments() {
         let line = |words: &[&str]| words.join("\0").into_bytes();
         let runc = || PathBuf::from("/usr/bin/runc");
         let plain =
             line(&["conmon", "-c", "a1", "-r", "/usr/bin/runc", "--runtime-arg", "--log", "--runtime-arg=x"]);
-        assert_eq!(called_by(&plain, "a1"), Some((runc(), RUNC_STATE.into())));
-        assert_eq!(called_by(&plain, "b1"), None, "another container's");
+        assert_eq!(parse_conmon(&plain, "a1"), Some((runc(), RUNC_STATE.into())));
+        assert_eq!(parse_conmon(&plain, "b1"), None, "another container's");
         for words in [&["--runtime-arg", "--root", "--runtime-arg", "/r"][..], &["--runtime-arg=--root=/r"]] {
             let with = line(&[&["conmon", "--cid", "a1", "--runtime", "/usr/bin/runc"], words].concat());
-            assert_eq!(called_by(&with, "a1"), Some((runc(), "/r".into())), "{words:?}");
+            assert_eq!(parse_conmon(&with, "a1"), Some((runc(), "/r".into())), "{words:?}");
         }
-        assert_eq!(called_by(b"sleep\x0060", "60"), None);
+        assert_eq!(parse_conmon(b"sleep\x0060", "60"), None);
     }
 
     /// A process that has the number which podman knows, and says what conmon would say.
     #[test]
-    fn a_process_of_somebody_else_names_no_runtime() {
+    fn a_foreign_process_is_not_taken_for_conmon() {
         let said = |user: Option<u32>, program: &[&str]| {
             let mut command = Command::new(program[0]);
             command.args(&program[1..]).args(["conmon", "-c", "a1", "-r", "/evil"]);
@@ -507,10 +507,10 @@ mod tests {
             }
             let mut child = command.spawn().unwrap();
             child.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
-            let said = called(child.id(), "a1");
+            let said = conmon_runtime(child.id(), "a1");
             drop(child.stdin.take());
             child.wait().unwrap();
-            assert_eq!(called(child.id(), "a1"), None, "it has ended");
+            assert_eq!(conmon_runtime(child.id(), "a1"), None, "it has ended");
             said
         };
         assert_eq!(said(None, &["sh", "-c", "echo; read word"]), Some(("/evil".into(), RUNC_STATE.into())));

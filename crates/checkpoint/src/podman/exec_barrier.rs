@@ -229,7 +229,7 @@ fn asks_criu(arguments: &[OsString]) -> bool {
     let [word, socket, ..] = arguments else { return false };
     let number = socket.to_str().and_then(|number| number.parse().ok()).filter(|_| word == AT_A_SOCKET);
     let mut begin = [0; 2];
-    let got = number.and_then(|number| vellum_sys::look_ahead(number, &mut begin).ok());
+    let got = number.and_then(|number| vellum_sys::peek_message(number, &mut begin).ok());
     got == Some(begin.len()) && is_question(begin)
 }
 
@@ -259,7 +259,7 @@ mod tests {
 
     /// A gate, and whoever comes to it by its script; `vellum` is stood in for by a program that is none.
     #[test]
-    fn others_than_those_with_the_option_go_past() {
+    fn runtime_calls_without_the_option_pass_the_gate() {
         let dir = tempfile::Builder::new().prefix("it's ").permissions(only_own()).tempdir().unwrap();
         let gate = Gate::new(dir.path(), dir.path()).unwrap();
         let vellum = dir.path().join("vellum");
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_surely_no_dump_goes_past() {
+    fn only_criu_queries_pass_the_gate() {
         // VERSION, FEATURE_CHECK.
         assert!(is_question([TYPE, 7]) && is_question([TYPE, 9]));
         assert!(!is_question([TYPE, DUMP]) && !is_question([0x12, 9]));
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_told_what_to_do() {
+    fn a_waiting_runtime_receives_its_decision() {
         let dir = tempfile::Builder::new().permissions(only_own()).tempdir().unwrap();
         let gate = Gate::new(dir.path(), dir.path()).unwrap();
         let socket = dir.path().join(SOCKET);
@@ -316,7 +316,7 @@ mod tests {
     }
 
     /// A listener that tells whoever comes to make a file.
-    fn obeyed(dir: &Path, process: u32, mode: u32) -> bool {
+    fn serve_test_gate(dir: &Path, process: u32, mode: u32) -> bool {
         fs::set_permissions(dir, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
         let (socket, made) = (dir.join(SOCKET), dir.join("made"));
         let listener = UnixListener::bind(&socket).unwrap();
@@ -338,16 +338,16 @@ mod tests {
     }
 
     #[test]
-    fn only_the_process_that_has_made_the_gate_is_obeyed() {
+    fn only_the_creator_of_the_gate_is_obeyed() {
         let dir = tempfile::tempdir().unwrap();
         let own = std::process::id();
-        assert!(obeyed(dir.path(), own, 0o700));
-        assert!(!obeyed(dir.path(), std::os::unix::process::parent_id(), 0o700), "another process");
-        assert!(!obeyed(dir.path(), own, 0o711), "others can enter the directory");
+        assert!(serve_test_gate(dir.path(), own, 0o700));
+        assert!(!serve_test_gate(dir.path(), std::os::unix::process::parent_id(), 0o700), "another process");
+        assert!(!serve_test_gate(dir.path(), own, 0o711), "others can enter the directory");
         if !geteuid().is_root() {
             return println!("SKIPPED: needs root, to give a directory to another user");
         }
         std::os::unix::fs::chown(dir.path(), Some(65_534), None).unwrap();
-        assert!(!obeyed(dir.path(), own, 0o700), "a directory of somebody else");
+        assert!(!serve_test_gate(dir.path(), own, 0o700), "a directory of somebody else");
     }
 }

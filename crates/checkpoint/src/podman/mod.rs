@@ -16,7 +16,7 @@ pub(crate) use checkpoint::is_vellum;
 pub(crate) use exec_barrier::{AT_A_SOCKET, Gate, GateWaiter, quoted};
 pub use exec_barrier::{GATE, pass};
 pub(crate) use restore::{layer, restore};
-pub use runtime_path::{APART, apart};
+pub use runtime_path::{APART, exec_in_mount_namespace};
 pub(crate) use scratch_dir::ScratchDir;
 
 use crate::external_library::ExternalLibrary;
@@ -115,7 +115,7 @@ impl Podman {
     }
 
     /// What it says in JSON.
-    fn says<T: DeserializeOwned>(&self, arguments: &[&str]) -> Result<T, Failure> {
+    fn query_json<T: DeserializeOwned>(&self, arguments: &[&str]) -> Result<T, Failure> {
         let output = succeeded(self.output(arguments)?).map_err(Failure::input)?;
         serde_json::from_slice(&output.stdout).map_err(|e| {
             Failure::system(format!("podman {}: its answer cannot be read", arguments.join(" "))).because(e)
@@ -129,7 +129,7 @@ impl Podman {
 
     /// Digests of an image's layers.
     fn layers(&self, image: &str) -> Result<Vec<String>, Failure> {
-        let images: Vec<Image> = self.says(&["image", "inspect", image])?;
+        let images: Vec<Image> = self.query_json(&["image", "inspect", image])?;
         Ok(images.into_iter().next().map(|image| image.root.layers).unwrap_or_default())
     }
 

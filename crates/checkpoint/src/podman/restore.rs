@@ -101,7 +101,7 @@ pub(crate) fn restore(
     let name = asked.name.as_deref().unwrap_or(container);
     let restoring = RestoreRun { asked, podman, kept, described };
     restoring.refuse(name)?;
-    let info: Info = restoring.podman.says(&["info", "--format", "json"])?;
+    let info: Info = restoring.podman.query_json(&["info", "--format", "json"])?;
     let mounter = Mounter::from_store(&info.store).ok_or_else(|| {
         restoring.input("podman's storage is not on Vellum; name vellum as mount_program in storage.conf")
     })?;
@@ -242,7 +242,7 @@ impl RestoreRun<'_> {
             return why.context(format!("checkpoint {display}"));
         }
         let of_log = |log: File| explain(format!("/proc/self/fd/{}", log.as_raw_fd()).as_ref());
-        let log = self.kept.trouble().or_else(|| made.log.and_then(of_log));
+        let log = self.kept.read_failure().or_else(|| made.log.and_then(of_log));
         Failure::system(format!("checkpoint {display}: cannot be restored: {}", log.unwrap_or(said)))
     }
 
@@ -276,7 +276,7 @@ impl RestoreRun<'_> {
         }
         let dir = merged.parent().unwrap_or(Path::new("/"));
         let (upper, work) = (dir.join("diff"), dir.join("work"));
-        let ours = layers.first().is_some_and(|first| same(first, &upper)) && layers.len() > 1;
+        let ours = layers.first().is_some_and(|first| is_same_path(first, &upper)) && layers.len() > 1;
         if !ours {
             return Err(Failure::system(format!(
                 "{}: not a mount of Vellum as podman makes it; name vellum as mount_program in storage.conf",
@@ -325,7 +325,7 @@ pub(crate) fn layer(merged: &Path, number: usize) -> Option<PathBuf> {
     Some(OsString::from_vec(path).into())
 }
 
-fn same(one: &Path, other: &Path) -> bool {
+fn is_same_path(one: &Path, other: &Path) -> bool {
     one == other || one.canonicalize().ok().zip(other.canonicalize().ok()).is_some_and(|(a, b)| a == b)
 }
 

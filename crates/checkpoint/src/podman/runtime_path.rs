@@ -9,13 +9,13 @@ use std::process::Command;
 use vellum_service::Failure;
 use vellum_sys::unshare_mounts;
 
-/// The subcommand of `vellum` that calls [`apart`].
+/// The subcommand of `vellum` that calls [`exec_in_mount_namespace`].
 pub const APART: &str = "internal-apart";
 
 /// Becomes `program`, in a namespace of mounts of its own. There `place`, a file, is what `instead` is, and what it was is at `real`, an
 /// empty file. Returns only when it cannot.
 #[must_use]
-pub fn apart(
+pub fn exec_in_mount_namespace(
     place: &Path,
     instead: &Path,
     real: &Path,

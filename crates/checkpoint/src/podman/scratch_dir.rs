@@ -21,7 +21,7 @@ impl ScratchDir {
         let failed = |e: std::io::Error| Failure::at(&all, e);
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&all).map_err(failed)?;
         for entry in fs::read_dir(&all).map_err(failed)?.flatten() {
-            if let Ok(Some(dead)) = LockedDir::existing(&entry.path()) {
+            if let Ok(Some(dead)) = LockedDir::adopt(&entry.path()) {
                 let _ = remove_tree(dead.path());
             }
         }

@@ -22,7 +22,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use vellum_container::plain_name;
 use vellum_service::Failure;
-use vellum_service::store_door::PREFIX;
+use vellum_service::store_server::PREFIX;
 use vellum_zoned::device::Access;
 use vellum_zoned::paced_file::Disk;
 use vellum_zoned::store::Error;
@@ -54,7 +54,7 @@ impl Zoned {
     }
 
     /// Refuses a device that others can change, for what is in it says which programs run and as whom; and to write to one that others can read.
-    fn own(&self, access: Access) -> Result<(), Failure> {
+    fn check_device_access(&self, access: Access) -> Result<(), Failure> {
         // Whether it is there is for whoever opens it.
         let Ok(meta) = fs::metadata(&self.device) else { return Ok(()) };
         let (display, mode) = (self.device.display(), meta.mode());
@@ -71,7 +71,7 @@ impl Zoned {
     }
 
     fn open(&self, access: Access) -> Result<StoreAccess, Failure> {
-        self.own(access)?;
+        self.check_device_access(access)?;
         StoreAccess::open(&self.device, access).map_err(|closed| match closed {
             StoreUnavailable::Refused(why) => why.context(format!("{}zoned", self.option)),
             StoreUnavailable::Busy(why) => {
@@ -124,7 +124,7 @@ impl Zoned {
     }
 
     /// Looks at one that may be there.
-    fn look_for(&self, store: &StoreAccess, name: &str) -> Result<Option<ObjectInfo>, Failure> {
+    fn find_object(&self, store: &StoreAccess, name: &str) -> Result<Option<ObjectInfo>, Failure> {
         match store.size(&object(name)).map_err(|e| self.failed(e))? {
             Some(_) => self.look(store, name).map(Some),
             None => Ok(None),
@@ -138,7 +138,7 @@ impl Zoned {
         let record = object_info.record()?;
         let display = format!("{}/{name}", self.display());
         let parents =
-            chain::needed(object_info.map()?.as_ref(), &display, &|name| self.look_for(&store, name))?;
+            chain::needed(object_info.map()?.as_ref(), &display, &|name| self.find_object(&store, name))?;
         Ok((ObjectReader::new(object_info, parents, &display)?, record))
     }
 
@@ -169,7 +169,7 @@ impl Zoned {
     }
 
     /// Begins one of this name: where it goes, and how it is made.
-    pub(super) fn making(
+    pub(super) fn begin_upper(
         &self,
         name: &str,
         manner: &CheckpointOptions,
@@ -178,7 +178,7 @@ impl Zoned {
         let store = self.open(Access::Write)?;
         chain::free(&self.list_of(&store)?, &[name.to_owned()])?;
         let known = match &manner.parent {
-            Some(parent) => chain::parent_granules(parent, name, &|name| self.look_for(&store, name))?,
+            Some(parent) => chain::parent_granules(parent, name, &|name| self.find_object(&store, name))?,
             None => ParentGranules::default(),
         };
         let sink = StoreSink {
@@ -280,7 +280,7 @@ impl ByteSink for StoreSink {
 impl Drop for StoreSink {
     fn drop(&mut self) {
         let Some(image) = self.image.take() else { return };
-        image.give_up();
+        image.abandon();
         // So that its zones are empty at once; otherwise whoever opens the store next empties them.
         if let Err(e) = self.store.sync() {
             tracing::debug!("{}: {e}", self.zoned.display());
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_store_says_so_and_what_is_given_up_is_not_there() {
+    fn a_full_store_fails_and_leaves_no_object() {
         let (store, opened) = store(24);
         let before = store.stats().free_zones;
         let writing = writing(&opened);
@@ -369,7 +369,7 @@ mod tests {
             (0o602, Access::Read, Some("chmod o-rwx")),
         ] {
             fs::set_permissions(file.path(), fs::Permissions::from_mode(mode)).unwrap();
-            let said = zoned.own(access).err();
+            let said = zoned.check_device_access(access).err();
             assert_eq!(said.is_some(), refused.is_some(), "{mode:o}");
             if let (Some(why), Some(words)) = (said, refused) {
                 assert!(why.exit_status() == 2 && why.to_string().contains(words), "{why}");

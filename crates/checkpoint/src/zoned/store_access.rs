@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 use vellum_service::Failure;
-use vellum_service::store_door::{ConnectOutcome, Door, PREFIX};
+use vellum_service::store_server::{ConnectOutcome, PREFIX, StoreClient};
 use vellum_zoned::device::emulator::Pace;
 use vellum_zoned::device::{Access, FindError, ZonedDevice, find};
 use vellum_zoned::store::{Class, Store, Writer};
@@ -24,7 +24,7 @@ pub(super) enum StoreAccess {
     /// This command's own.
     Own(Store, Arc<dyn ZonedDevice>),
     /// That of a service.
-    Door(Door),
+    Client(StoreClient),
 }
 
 /// Why there is none.
@@ -46,8 +46,8 @@ impl StoreAccess {
                         zoned_device::store_on(&found, device, access).map_err(StoreUnavailable::Refused)?;
                     return Ok(Self::Own(store, found.device));
                 }
-                Err(FindError::Busy) => match Door::knock(device, access == Access::Write) {
-                    ConnectOutcome::In(door) => return Ok(Self::Door(door)),
+                Err(FindError::Busy) => match StoreClient::connect(device, access == Access::Write) {
+                    ConnectOutcome::In(client) => return Ok(Self::Client(client)),
                     ConnectOutcome::No(why) => return Err(StoreUnavailable::Busy(why)),
                     ConnectOutcome::Nobody if Instant::now() < end => thread::sleep(PAUSE),
                     ConnectOutcome::Nobody => {
@@ -72,7 +72,7 @@ impl StoreAccess {
                 });
                 Ok(images.map(|entry| (entry.name, entry.size)).collect())
             }
-            Self::Door(door) => door.list(),
+            Self::Client(client) => client.list(),
         }
     }
 
@@ -80,7 +80,7 @@ impl StoreAccess {
     pub(super) fn size(&self, name: &[u8]) -> io::Result<Option<u64>> {
         let size = match self {
             Self::Own(store, _) => store.entry(name).map(|entry| entry.size).map_err(io_error),
-            Self::Door(door) => door.entry(name),
+            Self::Client(client) => client.entry(name),
         };
         match size {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -92,7 +92,7 @@ impl StoreAccess {
     pub(super) fn read(&self, name: &[u8], at: u64, into: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Own(store, _) => store.read(name, at, into).map_err(io_error),
-            Self::Door(door) => door.read(name, at, into),
+            Self::Client(client) => client.read(name, at, into),
         }
     }
 
@@ -100,7 +100,7 @@ impl StoreAccess {
     pub(super) fn remove(&self, name: &[u8]) -> io::Result<()> {
         match self {
             Self::Own(store, _) => store.remove(name).map_err(io_error),
-            Self::Door(door) => door.remove(name),
+            Self::Client(client) => client.remove(name),
         }
     }
 
@@ -108,7 +108,7 @@ impl StoreAccess {
     pub(super) fn sync(&self) -> io::Result<()> {
         match self {
             Self::Own(store, _) => store.sync().and_then(|()| store.flush_device()).map_err(io_error),
-            Self::Door(door) => door.sync(),
+            Self::Client(client) => client.sync(),
         }
     }
 
@@ -116,7 +116,7 @@ impl StoreAccess {
     pub(super) fn flush(&self) -> io::Result<()> {
         match self {
             Self::Own(_, device) => Ok(device.flush().map_err(|e| io_error(e.into()))?),
-            Self::Door(door) => door.flush(),
+            Self::Client(client) => client.flush(),
         }
     }
 
@@ -124,9 +124,9 @@ impl StoreAccess {
     pub(super) fn image(&self) -> io::Result<Image> {
         Ok(match self {
             Self::Own(store, _) => Image::Own(Box::new(store.writer(Class::Checkpoint).map_err(io_error)?)),
-            Self::Door(door) => {
-                door.begin()?;
-                Image::Door(door.clone())
+            Self::Client(client) => {
+                client.begin()?;
+                Image::Client(client.clone())
             }
         })
     }
@@ -135,7 +135,7 @@ impl StoreAccess {
 /// An image that is being written.
 pub(super) enum Image {
     Own(Box<Writer>),
-    Door(Door),
+    Client(StoreClient),
 }
 
 impl Image {
@@ -143,7 +143,7 @@ impl Image {
     pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         match self {
             Self::Own(writer) => writer.write(bytes).map_err(io_error),
-            Self::Door(door) => door.write(bytes),
+            Self::Client(client) => client.write(bytes),
         }
     }
 
@@ -151,15 +151,15 @@ impl Image {
     pub(super) fn commit(self, name: &[u8]) -> io::Result<()> {
         match self {
             Self::Own(writer) => writer.commit(name).map_err(io_error),
-            Self::Door(door) => door.commit(name),
+            Self::Client(client) => client.commit(name),
         }
     }
 
     /// It is gone.
-    pub(super) fn give_up(self) {
-        if let Self::Door(door) = self {
+    pub(super) fn abandon(self) {
+        if let Self::Client(client) = self {
             // Where this is not heard, the end of the connection is.
-            let _ = door.give_up();
+            let _ = client.abandon();
         }
     }
 }

@@ -238,7 +238,7 @@ impl<R: Read> Read for Archive<R> {
         let Some(part) = buffer.get_mut(..most).filter(|part| !part.is_empty()) else { return Ok(0) };
         let len = self.source.read(part)?;
         if len == 0 {
-            return Err(cut_off());
+            return Err(truncation_error());
         }
         self.left -= len as u64;
         Ok(len)
@@ -272,12 +272,12 @@ impl ExtendedHeader {
     }
 }
 
-fn cut_off() -> io::Error {
+fn truncation_error() -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, "the archive is cut off")
 }
 
 fn skip(source: &mut impl Read, len: u64) -> io::Result<()> {
-    if io::copy(&mut source.take(len), &mut io::sink())? < len { Err(cut_off()) } else { Ok(()) }
+    if io::copy(&mut source.take(len), &mut io::sink())? < len { Err(truncation_error()) } else { Ok(()) }
 }
 
 /// Fills a block; its length, or 0 when nothing is left.
@@ -286,7 +286,7 @@ fn fill(source: &mut impl Read, block: &mut [u8]) -> io::Result<usize> {
     while let Some(rest) = block.get_mut(len..).filter(|rest| !rest.is_empty()) {
         match source.read(rest) {
             Ok(0) if len == 0 => return Ok(0),
-            Ok(0) => return Err(cut_off()),
+            Ok(0) => return Err(truncation_error()),
             Ok(more) => len += more,
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) => return Err(e),
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_before_an_entry_are_about_it() {
+    fn extended_headers_apply_to_the_next_entry() {
         let pax = b"30 mtime=1700000000.123456789\n20 path=long/name/x\n13 uid=70000\n29 SCHILY.xattr.user.a=1\n2\x003\n";
         let mut text = Vec::new();
         text.extend(header(EntryType::XHeader, "pax", pax.len() as u64).as_bytes());
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_values_leave_what_the_header_says() {
+    fn empty_values_keep_those_of_the_header() {
         let pax = b"8 path=\n7 uid=\n9 mtime=\n24 SCHILY.xattr.user.e=\n";
         let mut text = Vec::new();
         text.extend(header(EntryType::XHeader, "pax", pax.len() as u64).as_bytes());
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_claims() {
+    fn declared_sizes_are_not_trusted() {
         // Data that does not come, more than there can be, headers too long to be read, and damage.
         let huge = header(EntryType::Regular, "x", u64::MAX);
         let large = header(EntryType::Regular, "x", 1 << 40);
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_refused() {
+    fn unknown_entry_types_are_refused() {
         for kind in [EntryType::GNUSparse, EntryType::new(b'V'), EntryType::new(b'M')] {
             assert!(entries(header(kind, "x", 0).as_bytes()).is_err());
         }

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_an_error() {
+    fn truncated_data_is_an_error() {
         let text = b"some words ".repeat(5000);
         let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
         gzip.write_all(&text).unwrap();

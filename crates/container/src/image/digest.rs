@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_through_is_digested() {
+    fn the_reader_digests_the_bytes_read() {
         for algorithm in Algorithm::ALL {
             let mut reader = DigestReader::new(&b"abc"[..], algorithm);
             let mut one = [0];

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn links_lead_nowhere_else() {
+    fn links_stay_inside_the_tree() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("root/real")).unwrap();
         fs::create_dir(dir.path().join("outside")).unwrap();

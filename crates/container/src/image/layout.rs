@@ -184,7 +184,7 @@ impl Reader<'_> {
     fn fitting(&self, all: &[&Descriptor], depth: u32) -> Result<Option<Manifest>, Failure> {
         let depth = depth.checked_sub(1).ok_or_else(|| self.bad("indexes in indexes without end"))?;
         let mut said: Vec<(u32, &Descriptor)> =
-            all.iter().filter_map(|one| Some((self.machine.fit(one.platform()?)?, *one))).collect();
+            all.iter().filter_map(|one| Some((self.machine.rank(one.platform()?)?, *one))).collect();
         said.sort_by_key(|(fit, _)| Reverse(*fit));
         let silent = all.iter().copied().filter(|one| one.platform().is_none());
         for one in said.into_iter().map(|(_, one)| one).chain(silent) {
@@ -209,7 +209,7 @@ impl Reader<'_> {
             return Ok(false);
         }
         let platform = self.blob::<Configuration>(&manifest.config)?.platform;
-        Ok(platform.architecture.is_empty() || self.machine.fit(&platform).is_some())
+        Ok(platform.architecture.is_empty() || self.machine.rank(&platform).is_some())
     }
 
     fn blob<T: DeserializeOwned>(&self, descriptor: &Descriptor) -> Result<T, Failure> {

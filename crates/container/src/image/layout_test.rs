@@ -47,7 +47,7 @@ impl World {
     }
 
     /// The user of the image that is taken.
-    fn taken(&self, all: Vec<Value>) -> Result<String, Failure> {
+    fn selected(&self, all: Vec<Value>) -> Result<String, Failure> {
         let all: Vec<Value> = all
             .into_iter()
             .map(|mut one| {
@@ -60,7 +60,7 @@ impl World {
     }
 
     fn is_refused(&self, all: Vec<Value>, cause: &str) {
-        let failure = self.taken(all).unwrap_err();
+        let failure = self.selected(all).unwrap_err();
         assert_eq!(failure.exit_status(), 2, "{failure}");
         assert!(failure.to_string().contains(cause), "{failure} does not name {cause}");
     }
@@ -72,38 +72,41 @@ fn here() -> String {
 }
 
 #[test]
-fn the_image_for_this_machine_is_taken() {
+fn the_image_for_this_machine_is_selected() {
     let world = World::new();
     let here = here();
     let other = if here == "linux/s390x" { "linux/amd64" } else { "linux/s390x" };
     let newer = format!("{here}/v99");
     let all = vec![world.named("newer", &newer), world.named("other", other), world.named("plain", &here)];
-    assert_eq!(world.taken(vec![world.index(all)]).unwrap(), "plain");
+    assert_eq!(world.selected(vec![world.index(all)]).unwrap(), "plain");
     let only = world.index(vec![world.named("newer", &newer), world.named("other", other)]);
     world.is_refused(vec![only], &format!("only for {newer}, {other}"));
     // One alone is meant, whatever it runs on; of several with a name it is again the one for this machine.
-    assert_eq!(world.taken(vec![world.named("other", other)]).unwrap(), "other");
-    assert_eq!(world.taken(vec![world.named("other", other), world.named("plain", &here)]).unwrap(), "plain");
+    assert_eq!(world.selected(vec![world.named("other", other)]).unwrap(), "other");
+    assert_eq!(
+        world.selected(vec![world.named("other", other), world.named("plain", &here)]).unwrap(),
+        "plain"
+    );
 }
 
 #[test]
-fn what_does_not_say_where_it_runs_is_looked_into() {
+fn images_without_a_platform_are_inspected() {
     let world = World::new();
     let here = here();
     let other = "linux/other";
     let silent = vec![world.image("other", other), world.image("plain", &here)];
-    assert_eq!(world.taken(vec![world.index(silent)]).unwrap(), "plain");
+    assert_eq!(world.selected(vec![world.index(silent)]).unwrap(), "plain");
     // What says so comes first.
     let both = vec![world.image("silent", &here), world.named("named", &here)];
-    assert_eq!(world.taken(vec![world.index(both)]).unwrap(), "named");
+    assert_eq!(world.selected(vec![world.index(both)]).unwrap(), "named");
     let inner =
         vec![world.index(vec![world.named("other", other)]), world.index(vec![world.image("inner", &here)])];
-    assert_eq!(world.taken(vec![world.index(inner)]).unwrap(), "inner");
+    assert_eq!(world.selected(vec![world.index(inner)]).unwrap(), "inner");
     // Something that is stored like an image is none; a configuration without a word about it is taken.
     let config = world.put("empty.v1", &json!({}), Algorithm::Sha256);
     let artifact = world.put("manifest.v1", &json!({"config": config}), Algorithm::Sha256);
     assert_eq!(
-        world.taken(vec![world.index(vec![artifact.clone(), world.image("mute", "")])]).unwrap(),
+        world.selected(vec![world.index(vec![artifact.clone(), world.image("mute", "")])]).unwrap(),
         "mute"
     );
     world.is_refused(vec![world.index(vec![artifact, world.image("other", other)])], "nothing for");
@@ -122,7 +125,7 @@ fn indexes_have_an_end() {
 }
 
 #[test]
-fn null_is_what_go_writes_for_nothing() {
+fn null_values_of_go_are_empty() {
     let world = World::new();
     let config = json!({
         "os": "linux", "architecture": "amd64", "created": null, "history": null, "rootfs": {"type": "layers", "diff_ids": null},
@@ -131,7 +134,7 @@ fn null_is_what_go_writes_for_nothing() {
     let config = world.put("config.v1", &config, Algorithm::Sha256);
     let manifest = json!({"config": config, "layers": null, "annotations": null});
     let manifest = world.put("manifest.v1", &manifest, Algorithm::Sha256);
-    assert_eq!(world.taken(vec![manifest]).unwrap(), "u");
+    assert_eq!(world.selected(vec![manifest]).unwrap(), "u");
     let manifest = world.put("manifest.v1", &json!({"config": null, "layers": null}), Algorithm::Sha256);
     world.is_refused(vec![manifest], "digest");
     fs::write(world.0.path().join("index.json"), r#"{"manifests": null}"#).unwrap();
@@ -144,7 +147,7 @@ fn documents_have_their_digests_by_any_algorithm() {
     for algorithm in [Algorithm::Sha384, Algorithm::Sha512] {
         let config = world.put("config.v1", &json!({"config": {"User": "u"}}), algorithm);
         let manifest = world.put("manifest.v1", &json!({"config": config}), algorithm);
-        assert_eq!(world.taken(vec![manifest.clone()]).unwrap(), "u");
+        assert_eq!(world.selected(vec![manifest.clone()]).unwrap(), "u");
         let digest = Digest::parse(manifest["digest"].as_str().unwrap()).unwrap();
         fs::write(world.0.path().join(digest.blob_path()), "{}").unwrap();
         world.is_refused(vec![manifest], "its digest is");

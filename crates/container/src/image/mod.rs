@@ -68,7 +68,7 @@ impl ResolvedImage {
                 }
                 Ok(Self::Tree(LayerSource::Ceph(layer.clone())))
             }
-            Source::FarLayout(layer) => Self::far_layout(layer),
+            Source::FarLayout(layer) => Self::remote_layout(layer),
         }
     }
 
@@ -76,9 +76,9 @@ impl ResolvedImage {
         Ok(Self::Layout(Layout::open_of(&files, tag)?, Box::new(files)))
     }
 
-    fn far_layout(layer: &CephLayer) -> Result<Self, Failure> {
+    fn remote_layout(layer: &CephLayer) -> Result<Self, Failure> {
         // A path may have a colon itself.
-        let whole = layer.is_there()?;
+        let whole = layer.exists()?;
         let named = layer.split_tag().filter(|_| !whole);
         let (dir, tag) = named.map_or_else(|| (layer.clone(), None), |(dir, tag)| (dir, Some(tag)));
         let there = CephFiles(dir.visit()?);
@@ -143,11 +143,11 @@ impl fmt::Display for Source {
 impl Source {
     /// On the cluster where a service finds it, as far as that is left open by `usual`. What is on this host is as it is. Refuses a
     /// configuration that cannot be read.
-    pub fn found_by(&self, usual: &Cluster) -> Result<Self, Failure> {
+    pub fn resolve_with(&self, usual: &Cluster) -> Result<Self, Failure> {
         Ok(match self {
             Self::Tree(_) | Self::Layout(..) => self.clone(),
-            Self::Far(layer) => Self::Far(layer.found_by(usual)?),
-            Self::FarLayout(layer) => Self::FarLayout(layer.found_by(usual)?),
+            Self::Far(layer) => Self::Far(layer.resolve_with(usual)?),
+            Self::FarLayout(layer) => Self::FarLayout(layer.resolve_with(usual)?),
         })
     }
 

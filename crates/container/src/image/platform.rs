@@ -27,7 +27,7 @@ impl Machine {
     ///
     /// Of amd64 only what every processor can do: other tools never take a later version by themselves. Of 32-bit ARM the newest that
     /// this one can do, for the older ones lack its floating point.
-    pub(super) fn fit(&self, platform: &Platform) -> Option<u32> {
+    pub(super) fn rank(&self, platform: &Platform) -> Option<u32> {
         let is_here = matches!(platform.os.as_str(), "linux" | "")
             && usual(&platform.architecture) == self.architecture;
         let variant = platform.variant.as_str();
@@ -84,12 +84,12 @@ mod tests {
     }
 
     fn best<'a>(machine: &Machine, all: &[&'a str]) -> Option<&'a str> {
-        let fits = all.iter().filter_map(|one| machine.fit(&platform(one)).map(|fit| (fit, *one)));
+        let fits = all.iter().filter_map(|one| machine.rank(&platform(one)).map(|fit| (fit, *one)));
         fits.rev().max_by_key(|(fit, _)| *fit).map(|(_, one)| one)
     }
 
     #[test]
-    fn the_plain_one_or_the_newest_that_runs() {
+    fn the_plain_or_newest_supported_platform_is_selected() {
         let amd64 = Machine { architecture: "amd64", version: 0 };
         assert_eq!(best(&amd64, &["linux/amd64/v3", "linux/amd64/v2", "linux/amd64"]), Some("linux/amd64"));
         assert_eq!(best(&amd64, &["linux/arm64", "linux/amd64/v1"]), Some("linux/amd64/v1"));

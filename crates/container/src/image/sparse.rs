@@ -160,7 +160,7 @@ mod tests {
     const ONE: [(&str, &str); 3] = [("major", "1"), ("minor", "0"), ("realsize", "100")];
 
     #[test]
-    fn all_versions_say_the_same() {
+    fn all_sparse_formats_parse_alike() {
         let wanted = (100, vec![(10, 2), (50, 3), (100, 0)]);
         let zero = [
             ("size", "100"),
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_sparse_maps_are_refused() {
         for map in
             ["50,3,10,2", "10,2,11,3", "98,5", "10", "10,x", "10,4", "10,6", "18446744073709551615,5", ","]
         {

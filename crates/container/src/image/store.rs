@@ -45,7 +45,7 @@ impl LayerStore {
     pub fn sweep(&self) {
         for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             if entry.file_name().as_encoded_bytes().starts_with(UNFINISHED.as_bytes())
-                && let Ok(Some(dead)) = LockedDir::existing(&entry.path())
+                && let Ok(Some(dead)) = LockedDir::adopt(&entry.path())
                 && let Err(e) = remove_tree(dead.path())
             {
                 tracing::warn!("{}: cannot be removed: {e}", entry.path().display());

@@ -124,7 +124,7 @@ impl World {
 }
 
 #[test]
-fn a_tree_is_what_the_archive_says() {
+fn an_unpacked_tree_matches_the_archive() {
     let world = World::new();
     let long = format!("a/{}", "n".repeat(200));
     let tar = Tar::default()
@@ -181,7 +181,7 @@ fn a_tree_is_what_the_archive_says() {
 }
 
 #[test]
-fn owners_devices_and_capabilities_are_kept() {
+fn owners_devices_and_capabilities_are_preserved() {
     if !geteuid().is_root() {
         eprintln!("SKIPPED: only root can give files away");
         return;
@@ -305,7 +305,7 @@ fn implied(dir: &Path) -> usize {
 }
 
 #[test]
-fn directories_without_an_entry_are_marked_and_no_others() {
+fn only_implied_directories_are_marked() {
     let world = World::new();
     fs::create_dir(world.dir.path().join("probe")).unwrap();
     if rustix::fs::setxattr(
@@ -412,7 +412,7 @@ fn the_last_entry_of_a_name_counts() {
 }
 
 #[test]
-fn a_layer_must_be_what_was_promised() {
+fn a_layer_must_match_its_digests() {
     let world = World::new();
     let text = Tar::default().file("f", &"words ".repeat(1000)).end();
     let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
@@ -447,7 +447,7 @@ fn a_layer_must_be_what_was_promised() {
 }
 
 #[test]
-fn several_may_want_a_layer_at_once() {
+fn concurrent_unpacks_of_a_layer_share_it() {
     let world = World::new();
     let mut tar = Tar::default();
     for number in 0..300 {
@@ -472,7 +472,7 @@ fn several_may_want_a_layer_at_once() {
 }
 
 #[test]
-fn who_is_stopped_leaves_nothing() {
+fn an_interrupted_unpack_leaves_nothing() {
     let world = World::new();
     let text = Tar::default().file("a", "1").file("b", "2").end();
     let blob = world.blob(&text, &text);

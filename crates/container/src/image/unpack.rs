@@ -44,13 +44,13 @@ pub(super) fn unpack<R: Read>(
         if stop() {
             return Err(UnpackError::Stopped);
         }
-        tree.make(&entry, archive).map_err(|why| why.about(&entry.name))?;
+        tree.make(&entry, archive).map_err(|why| why.at_entry(&entry.name))?;
     }
     tree.finish()
 }
 
 impl UnpackError {
-    fn about(self, name: &[u8]) -> Self {
+    fn at_entry(self, name: &[u8]) -> Self {
         let name = String::from_utf8_lossy(name);
         match self {
             Self::Layer(why) => Self::Layer(format!("{name}: {why}")),
@@ -109,7 +109,7 @@ impl Tree<'_> {
             Kind::Symlink => {
                 self.clear(&parts, &parent, name)?;
                 rustix::fs::symlinkat(entry.target.as_slice(), &parent, *name)?;
-                own(&parent, name, entry)?;
+                set_owner(&parent, name, entry)?;
                 times(&parent, name, entry.mtime)
             }
             Kind::CharDevice | Kind::BlockDevice | Kind::Fifo => {
@@ -216,7 +216,7 @@ impl Tree<'_> {
         }
         // A change of owner would take capabilities away, which such headers do not always repeat.
         if (old.st_uid, old.st_gid) != (entry.uid, entry.gid) {
-            own(parent, name, entry)?;
+            set_owner(parent, name, entry)?;
         }
         if kind != FileType::Symlink {
             rustix::fs::chmodat(parent, name, Mode::from_raw_mode(entry.mode), AtFlags::empty())?;
@@ -236,7 +236,7 @@ impl Tree<'_> {
             match parent.map_err(UnpackError::from).and_then(|parent| times(&parent, last, *mtime)) {
                 // It was named by a link that leads elsewhere by now.
                 Err(UnpackError::Layer(_)) => {}
-                done => done.map_err(|why| why.about(parts.join(OsStr::new("/")).as_bytes()))?,
+                done => done.map_err(|why| why.at_entry(parts.join(OsStr::new("/")).as_bytes()))?,
             }
         }
         Ok(())
@@ -273,7 +273,7 @@ fn node(entry: &Entry, parent: &OwnedFd, name: &OsStr) -> Result<(), UnpackError
         }
         made => made?,
     }
-    own(parent, name, entry)?;
+    set_owner(parent, name, entry)?;
     // Without the mask of this process.
     rustix::fs::chmodat(parent, name, mode, AtFlags::empty())?;
     times(parent, name, entry.mtime)
@@ -283,7 +283,7 @@ fn ids(entry: &Entry) -> (Option<Uid>, Option<Gid>) {
     (Some(Uid::from_raw(entry.uid)), Some(Gid::from_raw(entry.gid)))
 }
 
-fn not_owned(entry: &Entry, e: Errno) -> UnpackError {
+fn chown_error(entry: &Entry, e: Errno) -> UnpackError {
     let remedy = match e {
         Errno::INVAL | Errno::PERM => {
             "; run as root, or in a user namespace that maps this owner (podman unshare)"
@@ -293,22 +293,22 @@ fn not_owned(entry: &Entry, e: Errno) -> UnpackError {
     UnpackError::System(format!("cannot be owned by {}:{}: {e}{remedy}", entry.uid, entry.gid))
 }
 
-fn own(parent: &OwnedFd, name: &OsStr, entry: &Entry) -> Result<(), UnpackError> {
+fn set_owner(parent: &OwnedFd, name: &OsStr, entry: &Entry) -> Result<(), UnpackError> {
     let (uid, gid) = ids(entry);
-    rustix::fs::chownat(parent, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW).map_err(|e| not_owned(entry, e))
+    rustix::fs::chownat(parent, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW).map_err(|e| chown_error(entry, e))
 }
 
 /// Owner first, for a change of it takes set-user-ID bits and capabilities away.
 fn dress(object: &impl AsFd, entry: &Entry) -> Result<(), UnpackError> {
     let (uid, gid) = ids(entry);
-    rustix::fs::fchown(object, uid, gid).map_err(|e| not_owned(entry, e))?;
+    rustix::fs::fchown(object, uid, gid).map_err(|e| chown_error(entry, e))?;
     rustix::fs::fchmod(object, Mode::from_raw_mode(entry.mode))?;
     attributes(object, entry)
 }
 
 fn attributes(object: &impl AsFd, entry: &Entry) -> Result<(), UnpackError> {
     for (name, value) in &entry.xattrs {
-        if !is_welcome(name) {
+        if !is_allowed(name) {
             tracing::debug!("attribute {} is left out", String::from_utf8_lossy(name));
             continue;
         }
@@ -325,7 +325,7 @@ fn attributes(object: &impl AsFd, entry: &Entry) -> Result<(), UnpackError> {
 
 /// Attributes that say something about a file. Others are a union's marks, which would make a layer speak for Vellum, or are made by
 /// the host for itself.
-fn is_welcome(name: &[u8]) -> bool {
+fn is_allowed(name: &[u8]) -> bool {
     const MARKS: [&[u8]; 4] =
         [b"user.overlay.", b"user.vellum.", b"user.fuseoverlayfs.", b"user.containers."];
     let user = name.starts_with(b"user.") && !MARKS.iter().any(|mark| name.starts_with(mark));

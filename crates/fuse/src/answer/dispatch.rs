@@ -49,7 +49,7 @@ pub(crate) struct Promise {
 
 impl Promise {
     /// What is written down of it, if there is anything. Nodes of a list are left out.
-    pub(crate) fn written(&self) -> Option<AnswerCounts> {
+    pub(crate) fn answer_counts(&self) -> Option<AnswerCounts> {
         let open = self.open.filter(|(_, _, dir)| !dir).map(|(node, handle, _)| (node, handle));
         let written = AnswerCounts { node: self.node, open };
         (written != AnswerCounts::default()).then_some(written)
@@ -148,31 +148,31 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
             }
             Operation::Symlink { name, target } => {
                 let made = fs.symlink(cx, node, *name, target);
-                entry_reply(&self.made(cx, node, *name, made)?, body, promise)
+                entry_reply(&self.creation_outcome(cx, node, *name, made)?, body, promise)
             }
             Operation::Mknod { args, name } => {
                 let cx = &Context { umask: args.umask, ..*cx };
                 let made = fs.mknod(cx, node, *name, args.mode, args.rdev.into());
-                entry_reply(&self.made(cx, node, *name, made)?, body, promise)
+                entry_reply(&self.creation_outcome(cx, node, *name, made)?, body, promise)
             }
             Operation::Mkdir { args, name } => {
                 let cx = &Context { umask: args.umask, ..*cx };
                 let made = fs.mkdir(cx, node, *name, args.mode);
-                entry_reply(&self.made(cx, node, *name, made)?, body, promise)
+                entry_reply(&self.creation_outcome(cx, node, *name, made)?, body, promise)
             }
-            Operation::Unlink { name } => done(self.gone(fs.unlink(cx, node, *name))),
-            Operation::Rmdir { name } => done(self.gone(fs.rmdir(cx, node, *name))),
+            Operation::Unlink { name } => done(self.removal_outcome(fs.unlink(cx, node, *name))),
+            Operation::Rmdir { name } => done(self.removal_outcome(fs.rmdir(cx, node, *name))),
             Operation::Rename { from, to_parent, to, flags } => {
                 let flags = RenameFlags::from_bits(*flags).ok_or(Errno::INVAL)?;
                 if self.was_exchanged(cx, (node, *from), flags)? {
                     return Ok(Answer::DONE);
                 }
                 let renamed = fs.rename(cx, (node, *from), (*to_parent, *to), flags);
-                done(self.gone(renamed))
+                done(self.removal_outcome(renamed))
             }
             Operation::Link { node: old, name } => {
                 let made = fs.link(cx, *old, node, *name);
-                entry_reply(&self.made(cx, node, *name, made)?, body, promise)
+                entry_reply(&self.creation_outcome(cx, node, *name, made)?, body, promise)
             }
             Operation::Open { args } => {
                 let flags = OpenFlags::from_bits_retain(args.flags);
@@ -309,7 +309,7 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
     }
 
     /// The outcome of making something that a predecessor may have made.
-    fn made(
+    fn creation_outcome(
         &self,
         cx: &Context<'_>,
         parent: NodeId,
@@ -325,7 +325,7 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
     }
 
     /// The outcome of taking a name away that a predecessor may have taken away: that it is not there is no error then.
-    fn gone(&self, outcome: Result<(), Error>) -> Result<(), Error> {
+    fn removal_outcome(&self, outcome: Result<(), Error>) -> Result<(), Error> {
         match outcome {
             Err(error) if self.replay != Replay::Fresh && error.errno() == Errno::NOENT => Ok(()),
             outcome => outcome,
@@ -386,7 +386,7 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
     }
 
     /// Takes back what an undelivered answer had promised. `body` is the answer's.
-    pub(crate) fn take_back(&self, promise: &Promise, body: &[u8]) {
+    pub(crate) fn revert(&self, promise: &Promise, body: &[u8]) {
         match promise.open {
             Some((node, fh, true)) => self.fs.releasedir(node, handle(fh)),
             Some((node, fh, false)) => self.release(node, fh, &|| ()),
@@ -396,7 +396,7 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
             self.forget(node, 1);
         }
         if let Some(body) = promise.listing.and_then(|len| body.get(..len)) {
-            for node in listing::looked_up(body) {
+            for node in listing::listed_nodes(body) {
                 self.forget(node, 1);
             }
         }
@@ -404,7 +404,7 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
 
     /// Takes lookups back. With the last one go opens that are still counted.
     fn forget(&self, node: NodeId, count: u64) {
-        let opens = if self.backing.is_kept() { self.fs.own_opens(node) } else { OwnOpens::default() };
+        let opens = if self.backing.records_opens() { self.fs.own_opens(node) } else { OwnOpens::default() };
         self.fs.forget(node, count);
         if opens != OwnOpens::default() {
             self.backing.end(self.device, self.fs, node, opens);

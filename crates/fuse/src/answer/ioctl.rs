@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_forms_say_the_same() {
+    fn both_flag_encodings_agree() {
         let extent = 0x8_0000;
         assert_eq!(xflags_of(extent | 0x80 | 0x40), 0x40 | 0x80);
         assert_eq!(with_xflags(extent | 0x80, 0x80).unwrap(), extent | 0x40);

@@ -65,7 +65,7 @@ impl DirSink for Listing<'_> {
 }
 
 /// The nodes whose lookup counts were raised for a READDIRPLUS reply.
-pub(crate) fn looked_up(mut body: &[u8]) -> impl Iterator<Item = NodeId> {
+pub(crate) fn listed_nodes(mut body: &[u8]) -> impl Iterator<Item = NodeId> {
     std::iter::from_fn(move || {
         loop {
             let (plus, rest) = Direntplus::read_from_prefix(body).ok()?;
@@ -87,7 +87,7 @@ mod tests {
     use vellum_vfs::Attr;
 
     #[test]
-    fn entries_fill_a_body_and_can_be_taken_back() {
+    fn listing_entries_fill_the_buffer_and_can_be_undone() {
         let mut body = [0xff; 512];
         let mut listing = Listing::new(&mut body, true);
         let entry = |node| Entry {
@@ -105,6 +105,6 @@ mod tests {
         assert!(!listing.fits(1));
         let used = listing.used();
         assert_eq!(used, 480);
-        assert_eq!(looked_up(&body[..used]).collect::<Vec<_>>(), [NodeId(7), NodeId(8)]);
+        assert_eq!(listed_nodes(&body[..used]).collect::<Vec<_>>(), [NodeId(7), NodeId(8)]);
     }
 }

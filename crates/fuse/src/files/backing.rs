@@ -56,12 +56,12 @@ pub(crate) struct BackingTable {
 
 impl Backing {
     /// The file is known by the id (plus one; 0: none) and its identity.
-    fn to_kept(&self) -> OwnOpens {
+    fn to_own_opens(&self) -> OwnOpens {
         let id = self.id.map_or(0, |id| u64::from(id.cast_unsigned()) + 1);
         OwnOpens { opens: self.opens, file: [id, self.inode] }
     }
 
-    fn give_back(&self, device: &OwnedFd) {
+    fn close_file(&self, device: &OwnedFd) {
         if let Some(id) = self.id
             && let Err(error) = fuse_dev::backing_close(device, id)
         {
@@ -69,7 +69,7 @@ impl Backing {
         }
     }
 
-    fn from_kept(kept: OwnOpens) -> Option<Self> {
+    fn from_own_opens(kept: OwnOpens) -> Option<Self> {
         let OwnOpens { opens, file: [_, inode] } = kept;
         (opens > 0).then_some(Self { inode, id: kept_id(kept), opens })
     }
@@ -114,7 +114,7 @@ impl BackingTable {
             }
             backing.opens += 1;
             if self.kept {
-                fs.keep_own_opens(node, backing.to_kept());
+                fs.keep_own_opens(node, backing.to_own_opens());
             }
             return Ok(backing.id.map_or(Grant::Cached, Grant::Id));
         }
@@ -129,7 +129,7 @@ impl BackingTable {
         };
         let backing = Backing { inode, id, opens: 1 };
         if self.kept {
-            fs.keep_own_opens(node, backing.to_kept());
+            fs.keep_own_opens(node, backing.to_own_opens());
         }
         table.insert(node, backing);
         Ok(id.map_or(Grant::Cached, Grant::Id))
@@ -144,7 +144,7 @@ impl BackingTable {
         let id = backing.id?;
         backing.opens += 1;
         if self.kept {
-            fs.keep_own_opens(node, backing.to_kept());
+            fs.keep_own_opens(node, backing.to_own_opens());
         }
         Some(id)
     }
@@ -165,13 +165,13 @@ impl BackingTable {
         let Some(backing) = table.get_mut(&node) else { return };
         backing.opens -= 1;
         if self.kept {
-            fs.keep_own_opens(node, backing.to_kept());
+            fs.keep_own_opens(node, backing.to_own_opens());
         }
         if backing.opens > 0 {
             return;
         }
         if let Some(backing) = table.remove(&node) {
-            backing.give_back(device);
+            backing.close_file(device);
             if self.kept {
                 // Not before: a successor gives back what is written down without opens.
                 fs.keep_own_opens(node, OwnOpens::default());
@@ -185,7 +185,7 @@ impl BackingTable {
         /// Ids are given out one after the other: so many at most were on their way in a process.
         const RECENT: i32 = 256;
         let (mut used, mut ended) = (HashSet::new(), Vec::new());
-        fs.each_own_opens(&mut |node, opens| match Backing::from_kept(opens) {
+        fs.each_own_opens(&mut |node, opens| match Backing::from_own_opens(opens) {
             Some(backing) => used.extend(backing.id),
             None => ended.push((node, kept_id(opens))),
         });
@@ -220,13 +220,13 @@ impl BackingTable {
         if fs.own_opens(node) != OwnOpens::default() {
             return;
         }
-        if let Some(backing) = table.remove(&node).or_else(|| Backing::from_kept(kept)) {
-            backing.give_back(device);
+        if let Some(backing) = table.remove(&node).or_else(|| Backing::from_own_opens(kept)) {
+            backing.close_file(device);
         }
     }
 
     /// Whether opens are written down.
-    pub(crate) const fn is_kept(&self) -> bool {
+    pub(crate) const fn records_opens(&self) -> bool {
         self.kept
     }
 
@@ -234,7 +234,7 @@ impl BackingTable {
     fn recall(&self, table: &mut HashMap<NodeId, Backing>, fs: &(impl Filesystem + ?Sized), node: NodeId) {
         if self.kept
             && let Entry::Vacant(vacant) = table.entry(node)
-            && let Some(backing) = Backing::from_kept(fs.own_opens(node))
+            && let Some(backing) = Backing::from_own_opens(fs.own_opens(node))
         {
             vacant.insert(backing);
         }

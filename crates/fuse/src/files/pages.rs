@@ -76,7 +76,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn who_was_read_is_remembered_for_a_minute() {
+    fn a_read_file_is_remembered_for_a_minute() {
         let pages = Pages::new(false);
         let now = pages.begin + Duration::from_secs(5);
         assert!(!pages.has(77, now));
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_successor_takes_everything_for_read() {
+    fn a_successor_considers_every_file_read() {
         let pages = Pages::new(true);
         assert!(pages.has(5, pages.begin) && !pages.has(5, pages.begin + Duration::from_secs(61)));
     }

@@ -6,7 +6,7 @@
 //! this kind, and strikes it out when it has failed or has been answered.
 //!
 //! What is found at the name by a request that had been begun must be what that request has left. The kernel holds the directory's lock until
-//! it has its answer. Others who make names, past the kernel, ask before they do ([`Inflight::has_begun`]) and let be what is written
+//! it has its answer. Others who make names, past the kernel, ask before they do ([`Inflight::is_pending`]) and let be what is written
 //! down here, be it by a predecessor; both sides hold the directory's names meanwhile:
 //!
 //! - What takes a name away is written down before it is looked at. The name is there, so that nobody can make it before it is gone.
@@ -168,7 +168,7 @@ impl Inflight {
 
     /// Whether a request about this place has been begun, and may come again. One that was answered in the moment in which a predecessor died
     /// never does, and its place is said to be such for as long as the mount is there.
-    pub(crate) fn has_begun(&self, place: u64) -> bool {
+    pub(crate) fn is_pending(&self, place: u64) -> bool {
         let word = |word: usize| self.words.load(word, Acquire);
         let workers = (0..ENTRIES).map(|worker| self.half + worker * ENTRY);
         let here = workers.filter(|entry| word(entry + 2) == place);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_successor_knows_what_was_begun_and_not_answered() {
+    fn a_successor_finds_unanswered_requests() {
         let first = Inflight::create().unwrap();
         first.begin(0, 10, with(77));
         first.begin(1, 12, with(0));
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_promised_is_taken_back_once() {
+    fn unanswered_counts_are_reverted_once() {
         let next =
             |before: &Inflight| Inflight::open(before.descriptor().try_clone_to_owned().unwrap()).unwrap();
         let looked_up = AnswerCounts { node: Some(NodeId(7)), open: None };
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn old_promises_make_room() {
+    fn old_records_of_counts_are_overwritten() {
         let mut inflight = Inflight::create().unwrap();
         let what = AnswerCounts { node: Some(NodeId(7)), open: None };
         for round in 0..3 {
@@ -306,26 +306,26 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_left_alone_from_the_beginning_to_the_answer() {
+    fn a_name_is_reserved_until_its_answer() {
         let first = Inflight::create().unwrap();
         let (name, other) = (Name::new(c"name").unwrap(), Name::new(c"other").unwrap());
         let place = place(NodeId::ROOT, name);
         assert!(place != super::place(NodeId::ROOT, other) && place != super::place(NodeId(2), name));
         let mark = Mark { detail: 0, place };
-        assert!(!first.has_begun(place));
+        assert!(!first.is_pending(place));
         first.begin(3, 10, mark);
-        assert!(first.has_begun(place) && !first.has_begun(super::place(NodeId::ROOT, other)));
+        assert!(first.is_pending(place) && !first.is_pending(super::place(NodeId::ROOT, other)));
         first.end(3, 10);
-        assert!(!first.has_begun(place));
+        assert!(!first.is_pending(place));
         // Over a death, and over another before it has come again.
         first.begin(3, 12, mark);
         let next = Inflight::open(first.descriptor().try_clone_to_owned().unwrap()).unwrap();
-        assert!(next.has_begun(place));
+        assert!(next.is_pending(place));
         let third = Inflight::open(next.descriptor().try_clone_to_owned().unwrap()).unwrap();
         third.begin(0, 12 | UNIQUE_RESEND, mark);
-        assert!(third.has_begun(place));
+        assert!(third.is_pending(place));
         third.end(0, 12 | UNIQUE_RESEND);
-        assert!(!third.has_begun(place));
+        assert!(!third.is_pending(place));
     }
 
     /// What a death now leaves, as its successor knows it: the detail of a request that was begun, and a promise.
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_death_at_any_store_leaves_all_of_a_request_or_none() {
+    fn a_crash_at_any_store_keeps_requests_atomic() {
         let made = AnswerCounts { node: Some(NodeId(8)), open: Some((NodeId(8), 1)) };
         let inflight = Rc::new(Inflight::create().unwrap());
         // Of an earlier request, nothing of which is to be seen.

@@ -228,7 +228,7 @@ impl Default for Settings {
 
 impl Settings {
     /// Those of this machine.
-    pub(crate) fn here() -> Self {
+    pub(crate) fn detect() -> Self {
         let number = |name: &str| {
             std::fs::read_to_string(Path::new("/proc/sys/fs/fuse").join(name)).ok()?.trim().parse().ok()
         };
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_kernel_gets_what_it_knows() {
+    fn an_old_kernel_gets_supported_flags_only() {
         let old = InitFlags::from_bits_truncate((1 << 27) - 1);
         let (init, _) = offer(31, old);
         let (negotiated, reply) =
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_default_time_for_answers_is_not_taken() {
+    fn the_default_request_timeout_is_not_adopted() {
         let (init, ext) = offer(45, InitFlags::all());
         let options = SessionOptions::default();
         for (default_request_timeout, named) in [(0, 0), (15, u16::MAX)] {

@@ -131,7 +131,7 @@ impl Core {
 /// | as here, spinning 30 us | 18 to 24 us | 50 us | 13 us |
 /// | as here, spinning 60 us (the default) | 15 to 18 us | 29 to 41 us | 12 to 13 us |
 /// | as here, spinning 100 us | 14 to 24 us | 29 us | 15 us |
-/// | with [`Session::keep_awake`] | 10 to 11 us | 29 to 47 us | 11 us |
+/// | with [`Session::share_cpu_latency`] | 10 to 11 us | 29 to 47 us | 11 us |
 ///
 /// Two wake-ups of a sleeping processor, 10 to 15 us each, are nearly all of a round trip; when both processors are
 /// busy anyway it takes a third. Spinning saves the worker's wake-up; the client's own remains, and is the floor
@@ -217,7 +217,7 @@ impl<F: Filesystem + ?Sized> Session<F> {
     }
 
     /// Processors are kept awake while requests come in numbers, through what all sessions of a process share.
-    pub fn keep_awake(&mut self, latency: Arc<CpuLatency>) {
+    pub fn share_cpu_latency(&mut self, latency: Arc<CpuLatency>) {
         self.latency = Some(latency);
     }
 
@@ -324,7 +324,7 @@ fn thread_error(error: &std::io::Error) -> Error {
 fn handshake(device: &Arc<OwnedFd>, options: &SessionOptions) -> Result<SessionParameters> {
     /// Most looks and messages before an INIT that can be answered; two messages are normal with a newer major version.
     const TRIES: usize = 32;
-    let settings = Settings::here();
+    let settings = Settings::detect();
     let mut transport =
         Device::new(Arc::clone(device)).map_err(|error| Error::new(error, "waiting for INIT"))?;
     let mut inbox = Buffer::new(wire::MIN_READ_BUFFER, 0);

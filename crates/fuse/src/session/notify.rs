@@ -72,7 +72,7 @@ impl FuseNotifier {
     }
 
     /// Says how to know what is under way.
-    pub(crate) fn served_by(&self, workers: Watch) {
+    pub(crate) fn set_workers(&self, workers: Watch) {
         let _ = self.0.workers.set(workers);
     }
 
@@ -154,7 +154,7 @@ impl Notifier for FuseNotifier {
         }
     }
 
-    fn under_way(&self) -> Box<dyn ActiveOperations> {
+    fn active_operations(&self) -> Box<dyn ActiveOperations> {
         self.0.workers.get().map_or_else(|| Box::new(()) as Box<dyn ActiveOperations>, |workers| workers())
     }
 
@@ -177,8 +177,8 @@ impl Notifier for FuseNotifier {
         Ok(())
     }
 
-    fn has_begun(&self, dir: NodeId, name: Name<'_>) -> bool {
-        self.0.inflight.as_ref().is_some_and(|inflight| inflight.has_begun(place(dir, name)))
+    fn is_pending(&self, dir: NodeId, name: Name<'_>) -> bool {
+        self.0.inflight.as_ref().is_some_and(|inflight| inflight.is_pending(place(dir, name)))
     }
 }
 

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_of_a_worker_that_has_ended_go_on() {
+    fn counters_of_an_ended_worker_are_kept() {
         let all = AllCounters::default();
         let (one, two) = (all.add_worker(), all.add_worker());
         one.count(Opcode::Lookup);

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_lies_on_a_page() {
+    fn data_is_page_aligned() {
         for lead in [0, 16, 80, 4095] {
             let mut buffer = Buffer::new(10_000, lead);
             assert_eq!(buffer.bytes_mut().len(), 10_000);

@@ -28,7 +28,7 @@ impl ClientCount {
     }
 
     /// A request of a client thread has come.
-    pub(crate) fn see(&self, client: u32) {
+    pub(crate) fn note_client(&self, client: u32) {
         let now = self.now.load(Ordering::Relaxed);
         let last = self.last.load(Ordering::Relaxed);
         if last == 0 {
@@ -42,7 +42,7 @@ impl ClientCount {
     /// There has been one client thread, and no other, for a while. It waits for its answer, so there is nobody to read
     /// for, and to wake another worker for nobody doubles the time of a small fsync. Who comes now waits for two ticks
     /// at most, until the watchdog acts; from then on there are two.
-    pub(crate) fn alone(&self) -> bool {
+    pub(crate) fn is_single(&self) -> bool {
         let since = self.changed.load(Ordering::Relaxed);
         self.now.load(Ordering::Relaxed).wrapping_sub(since) >= ALONE_TICKS
     }
@@ -53,11 +53,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_is_alone_after_a_while() {
+    fn a_client_counts_as_single_after_a_while() {
         let clients = ClientCount::new();
         let alone = |client| {
-            clients.see(client);
-            clients.alone()
+            clients.note_client(client);
+            clients.is_single()
         };
         let ticks = |n| clients.pass(n);
         assert!(alone(7), "the first");

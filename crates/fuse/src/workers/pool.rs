@@ -6,8 +6,8 @@
 //!
 //! - when a reader finds the next request waiting already, several times in a row, and each from another client
 //!   thread than the one before,
-//! - when it receives something that may take long, and there are other clients (see [`ClientCount::alone`]): it stops being
-//!   a reader first (see [`takes_long`]),
+//! - when it receives something that may take long, and there are other clients (see [`ClientCount::is_single`]): it stops being
+//!   a reader first (see [`is_slow`]),
 //! - when it has been busy with one request from one tick to the next ([`TICK`]) and sleeps: the watchdog, which is
 //!   the thread that called `run`, takes its place as a reader away and gives it to another,
 //!
@@ -158,7 +158,7 @@ impl Pool {
     }
 
     /// A worker has waited long for nothing. True: it is to end, for others read, or nobody has to: [`Pool::watch`] waits for what comes.
-    pub(crate) fn rests(&self, slot: &Slot) -> bool {
+    pub(crate) fn should_end(&self, slot: &Slot) -> bool {
         let mut books = self.books.lock();
         if books.closing || books.alive > 1 && self.readers() <= 1 {
             return false;
@@ -171,17 +171,18 @@ impl Pool {
     }
 
     /// The requests under way now.
-    pub(crate) fn under_way(&self) -> Requests {
+    pub(crate) fn active_requests(&self) -> Requests {
         let books = self.books.lock();
-        let at_work = |slot: &Arc<Slot>| Some((Arc::as_ptr(slot).addr(), slot.at_work()?));
+        let at_work = |slot: &Arc<Slot>| Some((Arc::as_ptr(slot).addr(), slot.current_request()?));
         Requests(books.slots.iter().filter_map(at_work).collect())
     }
 
     /// Whether none of these is under way any more.
     pub(crate) fn has_answered(&self, these: &Requests) -> bool {
         let books = self.books.lock();
-        let now =
-            |slot: &Arc<Slot>| these.0.contains(&(Arc::as_ptr(slot).addr(), slot.at_work().unwrap_or(0)));
+        let now = |slot: &Arc<Slot>| {
+            these.0.contains(&(Arc::as_ptr(slot).addr(), slot.current_request().unwrap_or(0)))
+        };
         !books.slots.iter().any(now)
     }
 
@@ -207,7 +208,7 @@ impl Pool {
             self.alarm.notify_all();
         }
         if let Some(client) = client {
-            self.clients.see(client);
+            self.clients.note_client(client);
         }
         if client.is_some_and(|client| slot.learn(client, at_once)) {
             let mut books = self.books.lock();
@@ -218,7 +219,7 @@ impl Pool {
 
     /// What comes now may take long: another worker reads meanwhile.
     pub(crate) fn step_aside(&self, slot: &Slot) -> Need {
-        if self.max == 1 || self.clients.alone() {
+        if self.max == 1 || self.clients.is_single() {
             return Need::Nothing;
         }
         let mut books = self.books.lock();
@@ -230,7 +231,7 @@ impl Pool {
         let swapped =
             slot.state.compare_exchange(state::BUSY, state::READING, Ordering::AcqRel, Ordering::Acquire);
         if swapped.is_ok() {
-            if !slot.superfluous() || self.readers() <= 1 {
+            if !slot.is_surplus() || self.readers() <= 1 {
                 return true;
             }
             let mut books = self.books.lock();
@@ -336,7 +337,7 @@ impl Pool {
                 self.alarm.wait_for(&mut books, TICK * ticks);
             }
             self.clients.pass(ticks);
-            let tick = self.tick(&mut books, &mut seen, Slot::asleep);
+            let tick = self.tick(&mut books, &mut seen, Slot::is_asleep);
             quiet = if tick.progress { 0 } else { quiet + ticks };
             // It may open a file, and if that lies on this mount, a worker has to answer first.
             let steady = parking_lot::MutexGuard::unlocked(&mut books, || pulse(tick.requests, ticks));
@@ -413,7 +414,7 @@ pub(crate) fn client(bytes: &[u8]) -> Option<u32> {
 }
 
 /// Whether an operation may well take longer than waking another worker does.
-pub(crate) fn takes_long(request: &Request<'_>, slow_xattr: Option<&CStr>) -> bool {
+pub(crate) fn is_slow(request: &Request<'_>, slow_xattr: Option<&CStr>) -> bool {
     match &request.operation {
         Operation::Fsync { .. }
         | Operation::Fsyncdir { .. }

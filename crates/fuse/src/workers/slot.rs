@@ -57,14 +57,14 @@ impl Slot {
     }
 
     /// The number, from 1, of the request that its worker works on; None: on none.
-    pub(crate) fn at_work(&self) -> Option<u64> {
+    pub(crate) fn current_request(&self) -> Option<u64> {
         let busy = matches!(self.state.load(Ordering::Acquire), state::BUSY | state::RELIEVED);
         busy.then(|| self.begun.load(Ordering::Relaxed))
     }
 
     /// Whether its worker sleeps in the kernel, for all that can be known.
-    pub(crate) fn asleep(&self) -> bool {
-        self.thread.get().is_none_or(ThreadState::asleep)
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.thread.get().is_none_or(ThreadState::is_asleep)
     }
 
     /// Notes a request of `client`, and says whether there is enough backlog for one more reader.
@@ -85,7 +85,7 @@ impl Slot {
     }
 
     /// At the end of a window: whether it was worth reading beside others. Then the next window begins.
-    pub(crate) fn superfluous(&self) -> bool {
+    pub(crate) fn is_surplus(&self) -> bool {
         if self.window.load(Ordering::Relaxed) < WINDOW {
             return false;
         }

@@ -18,7 +18,7 @@ impl ThreadState {
 
     /// It sleeps, until something else happens; false: it has a processor or waits for one. A thread that has ended
     /// sleeps.
-    pub(crate) fn asleep(&self) -> bool {
+    pub(crate) fn is_asleep(&self) -> bool {
         // "TID (NAME) S ...": 10 digits and 15 bytes of name at most. What follows are numbers.
         let mut head = [0; 48];
         let len = self.0.read_at(&mut head, 0).unwrap_or(0);
@@ -40,7 +40,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     #[test]
-    fn the_state_stands_behind_the_name() {
+    fn the_thread_state_follows_the_name() {
         assert_eq!(state(b"17 (vellum-0) S 1 17 17 0 -1"), Some(b'S'));
         assert_eq!(state(b"17 (a) R (b) D 1 17"), Some(b'D'));
         assert_eq!(state(b"17 (vell"), None);
@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_waits_sleeps_and_one_that_computes_does_not() {
+    fn waiting_threads_sleep_and_computing_ones_do_not() {
         let busy = AtomicBool::new(true);
         let (say, hear) = mpsc::channel();
         let (wake, wait) = mpsc::channel::<()>();
@@ -62,13 +62,13 @@ mod tests {
             let other = hear.recv().unwrap().expect("/proc is there");
             // It may still be on its way from waking us; from then on it computes.
             std::thread::sleep(Duration::from_millis(5));
-            let awake: Vec<bool> = (0..20).map(|_| other.asleep()).collect();
+            let awake: Vec<bool> = (0..20).map(|_| other.is_asleep()).collect();
             busy.store(false, Ordering::Relaxed);
             let begin = Instant::now();
-            let mut asleep = other.asleep();
+            let mut asleep = other.is_asleep();
             while !asleep && begin.elapsed() < Duration::from_secs(10) {
                 std::thread::yield_now();
-                asleep = other.asleep();
+                asleep = other.is_asleep();
             }
             drop(wake);
             assert!(awake.iter().all(|asleep| !asleep), "{awake:?}");

@@ -10,7 +10,7 @@ use crate::session::stats::Counters;
 use crate::transport::{Device, ReceiveOutcome, Transport};
 use crate::wire::{self, InitFlags, Opcode};
 use crate::workers::buffer::Buffer;
-use crate::workers::pool::{Need, Pool, Requests, client, takes_long};
+use crate::workers::pool::{Need, Pool, Requests, client, is_slow};
 use crate::workers::slot::Slot;
 use crate::workers::spin::Spinner;
 use rustix::io::Errno;
@@ -76,8 +76,8 @@ impl<F: Filesystem + ?Sized> Crew<F> {
         F: 'static,
     {
         let crew = Arc::downgrade(self);
-        self.core.notifier.served_by(Box::new(move || {
-            let now = crew.upgrade().map(|crew| crew.pool.under_way()).unwrap_or_default();
+        self.core.notifier.set_workers(Box::new(move || {
+            let now = crew.upgrade().map(|crew| crew.pool.active_requests()).unwrap_or_default();
             Box::new(ActiveRequests(Weak::clone(&crew), now))
         }));
         self.hire()?;
@@ -137,7 +137,7 @@ impl<F: Filesystem + ?Sized> Crew<F> {
 struct ActiveRequests<F: ?Sized>(Weak<Crew<F>>, Requests);
 
 impl<F: Filesystem + ?Sized> ActiveOperations for ActiveRequests<F> {
-    fn is_over(&self) -> bool {
+    fn is_finished(&self) -> bool {
         self.0.upgrade().is_none_or(|crew| crew.pool.has_answered(&self.1))
     }
 }
@@ -200,7 +200,7 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
                     }
                 }
                 Ok((ReceiveOutcome::Nothing, _)) => {
-                    if self.is_idle && self.crew.pool.rests(self.slot) {
+                    if self.is_idle && self.crew.pool.should_end(self.slot) {
                         return false;
                     }
                 }
@@ -284,7 +284,7 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
             core.refuse_interrupt(unique);
             return (false, Some(opcode));
         }
-        if takes_long(&request, core.slow_xattr) {
+        if is_slow(&request, core.slow_xattr) {
             let need = self.crew.pool.step_aside(self.slot);
             self.crew.provide(need);
         }
@@ -305,7 +305,7 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
             progress: &beginning,
         };
         if let Some(counts) = inflight.and_then(|inflight| inflight.take_counts(unique)) {
-            take_back(&dispatcher, &counts.into(), &[]);
+            revert(&dispatcher, &counts.into(), &[]);
         }
         let written = inflight.filter(|_| {
             // A panic here loses nothing: the request is carried out as any other.
@@ -353,7 +353,7 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
                 return (false, Some(opcode));
             }
         }
-        let promises = inflight.zip(promise.written());
+        let promises = inflight.zip(promise.answer_counts());
         if let Some((inflight, what)) = promises {
             inflight.note_counts(self.slot.number, unique, what);
         }
@@ -370,7 +370,7 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
                 tracing::warn!(%error, opcode = request.opcode.name(), "reply refused by the kernel");
             }
             let body = self.outbox.bytes().get(OUT_HEADER..).unwrap_or_default();
-            take_back(&dispatcher, &promise, body);
+            revert(&dispatcher, &promise, body);
         }
         (matches!(request.operation, Operation::Destroy), Some(opcode))
     }
@@ -382,8 +382,8 @@ impl<F: ?Sized> Drop for Worker<'_, F> {
     }
 }
 
-fn take_back<F: Filesystem + ?Sized>(dispatcher: &Dispatcher<'_, F>, promise: &Promise, body: &[u8]) {
-    if catch_unwind(AssertUnwindSafe(|| dispatcher.take_back(promise, body))).is_err() {
+fn revert<F: Filesystem + ?Sized>(dispatcher: &Dispatcher<'_, F>, promise: &Promise, body: &[u8]) {
+    if catch_unwind(AssertUnwindSafe(|| dispatcher.revert(promise, body))).is_err() {
         tracing::error!("panic while taking an answer back");
     }
 }

@@ -76,7 +76,7 @@ pub struct Hierarchies {
 
 impl Hierarchies {
     /// Those of this host, as far as this user may make groups there.
-    pub fn here() -> Result<Self, Failure> {
+    pub fn detect() -> Result<Self, Failure> {
         let read = |path: &str| {
             fs::read_to_string(path)
                 .map_err(|e| Failure::system(format!("control groups: {path}")).because(e))
@@ -213,7 +213,7 @@ mod tests {
         cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
 
     #[test]
-    fn controllers_are_found_where_they_are() {
+    fn controllers_are_found_in_their_hierarchies() {
         let found = Hierarchies::among(HYBRID, "0::/\n", true, |_| String::new());
         let of = |number: usize| found.all.get(number).unwrap();
         assert_eq!(found.all.len(), 2);
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn others_than_root_have_what_is_delegated_to_them() {
+    fn unprivileged_users_have_delegated_controllers_only() {
         let v2 = "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n";
         let own = "0::/user.slice/user-7.slice/user@7.service/app.slice/x.scope\n";
         let found = Hierarchies::among(v2, own, false, |_| "memory".to_owned());

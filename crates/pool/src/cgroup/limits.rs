@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn both_versions_say_the_same() {
+    fn both_versions_have_the_same_limits() {
         let settings = Settings {
             cpuset_cpus: Some("1".parse().unwrap()),
             cpus: Some("1.5".parse().unwrap()),
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_asked_for_is_taken_back() {
+    fn an_unset_limit_is_reset() {
         let none = Settings::default();
         for (version, name, text) in [
             (Version::One, "cpuset.cpus", ""),

@@ -153,7 +153,7 @@ fn attach(fd: i32, entry: &Entry<Companion>) -> Result<(), bool> {
     match made {
         Ok(companion) => entry.publish(&companion, close).then_some(()).ok_or(true),
         Err(later) => {
-            entry.give_up();
+            entry.abandon();
             Err(later)
         }
     }
@@ -231,7 +231,7 @@ pub(crate) fn is_one(number: i32) -> bool {
 }
 
 /// Closes the companion that has a number, for a file of the program's. False: it is in use.
-pub(crate) fn give_number_back(number: i32) -> bool {
+pub(crate) fn release_number(number: i32) -> bool {
     const LOOKS: u32 = 100_000;
     (0..LOOKS).any(|_| {
         end_all();

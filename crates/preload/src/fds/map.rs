@@ -29,7 +29,7 @@ pub(crate) fn attach(fd: i32, entry: &Entry) -> Result<(), Refusal> {
         Ok(view) if entry.publish(&view, unmap) => Ok(()),
         Ok(_) => Err(Refusal::Later),
         Err(refusal) => {
-            entry.give_up();
+            entry.abandon();
             Err(refusal)
         }
     }

@@ -18,7 +18,7 @@ pub(crate) fn hold(fd: i32) {
 }
 
 /// Whether a number was handed out in this process.
-pub(crate) fn was_held(fd: i32) -> bool {
+pub(crate) fn was_handed_out(fd: i32) -> bool {
     let held =
         usize::try_from(fd).ok().and_then(|fd| Some(HELD.get(fd / 64)?.load(Relaxed) >> (fd % 64) & 1));
     held == Some(1)

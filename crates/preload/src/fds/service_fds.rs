@@ -159,7 +159,7 @@ pub(crate) fn is_volatile(fd: i32) -> bool {
 
 /// The device that a descriptor is to show instead of the one that it shows; None: that is right.
 #[inline]
-pub(crate) fn shown(fd: i32, kind: u32, device: u64) -> Option<u64> {
+pub(crate) fn displayed_device(fd: i32, kind: u32, device: u64) -> Option<u64> {
     if kind != S_IFREG || !process::is_on() {
         return None;
     }
@@ -205,7 +205,7 @@ pub(crate) fn is_union(device: u64) -> bool {
 
 /// Asks the socket what mounts there are, once, whatever comes of it.
 pub(crate) fn greet() {
-    if detach_state::is_away() || KNOWN.swap(true, SeqCst) {
+    if detach_state::is_detached() || KNOWN.swap(true, SeqCst) {
         return;
     }
     socket::with_one(|socket| {

@@ -154,21 +154,21 @@ impl<V: EntryValue> Entry<V> {
         self.closing.fetch_sub(1, SeqCst);
     }
 
-    /// The right to make a mapping; [`publish`](Self::publish) or [`give_up`](Self::give_up) ends it.
+    /// The right to make a mapping; [`publish`](Self::publish) or [`abandon`](Self::abandon) ends it.
     pub(crate) fn claim(&self) -> bool {
         if self.state.compare_exchange(0, BUSY, SeqCst, Relaxed).is_err() {
             return false;
         }
         // Either this sees the close, or the close sees that the entry is busy.
         if self.is_closing() {
-            self.give_up();
+            self.abandon();
             return false;
         }
         true
     }
 
     /// No mapping after all.
-    pub(crate) fn give_up(&self) {
+    pub(crate) fn abandon(&self) {
         self.state.fetch_and(!(BUSY | CANCEL), SeqCst);
     }
 
@@ -184,7 +184,7 @@ impl<V: EntryValue> Entry<V> {
             }
         }
         unmap(view);
-        self.give_up();
+        self.abandon();
         false
     }
 }
@@ -250,12 +250,12 @@ mod tests {
         assert_eq!(memory(&view).load(SeqCst), GONE);
         entry.close_ends();
         assert!(entry.claim());
-        entry.give_up();
+        entry.abandon();
         assert!(entry.claim());
     }
 
     #[test]
-    fn a_close_while_the_mapping_is_made_takes_it_back() {
+    fn a_close_during_mapping_revokes_the_mapping() {
         let entry = Entry::new();
         assert!(entry.claim());
         entry.close_begins(spoil);
@@ -270,7 +270,7 @@ mod tests {
     /// A descriptor that threads read, map, and close for another file, all at once: who reads after a close never sees what was there
     /// before it, and nobody sees a mapping that is gone.
     #[test]
-    fn no_reader_sees_a_mapping_that_is_gone_or_older_than_the_last_close() {
+    fn readers_never_see_a_revoked_or_stale_mapping() {
         static ENTRY: Entry = Entry::new();
         static FILE: AtomicU64 = AtomicU64::new(1);
         static END: AtomicBool = AtomicBool::new(false);

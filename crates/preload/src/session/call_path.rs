@@ -86,7 +86,7 @@ impl Name {
     }
 
     /// It is a directory that the program has just made, where the kernel knows the path as far as `base`.
-    pub(crate) fn is_made(&self, hold: &mut SessionGuard, base: usize) {
+    pub(crate) fn note_created(&self, hold: &mut SessionGuard, base: usize) {
         let state = &mut **hold;
         if let Some(text) = state.path.get(..self.split.end) {
             state.fresh.keep(self.directory, text, base);
@@ -156,7 +156,7 @@ impl Name {
             let response = self.send(hold, kind, request, more)?;
             match response.status as u32 {
                 0 => {
-                    self.went_well(hold);
+                    self.note_success(hold);
                     return Ok(Some(CallOutcome { response, place, base: self.split.parent }));
                 }
                 STALE if !entered_again => {
@@ -170,7 +170,7 @@ impl Name {
                 }
                 LOOK => {
                     hold.pay(REFERRED);
-                    hold.dirs.missed();
+                    hold.dirs.note_miss();
                     count_call(kind, CallPath::Look);
                     return Err(CallFailure::Kernel);
                 }
@@ -180,14 +180,14 @@ impl Name {
                     return Err(CallFailure::Unknown);
                 }
                 error if error < STATUSES => {
-                    self.went_well(hold);
+                    self.note_success(hold);
                     count_call(kind, CallPath::Ring);
                     return Err(CallFailure::Failed(error as i32));
                 }
                 status => {
                     hold.pay(REFERRED);
                     if status == ASK_KERNEL {
-                        hold.dirs.missed();
+                        hold.dirs.note_miss();
                     }
                     count_call(kind, CallPath::Asked);
                     return Err(CallFailure::Kernel);
@@ -196,12 +196,12 @@ impl Name {
         }
     }
 
-    fn went_well(&self, hold: &mut SessionGuard) {
+    fn note_success(&self, hold: &mut SessionGuard) {
         hold.earn();
         let directory = self.directory;
         let state = &mut **hold;
         if let Some(text) = state.path.get(..self.parent) {
-            state.dirs.went_well(directory, text);
+            state.dirs.note_success(directory, text);
         }
     }
 
@@ -243,7 +243,7 @@ impl Name {
             }
         }
         let show = |hold: &mut SessionGuard| {
-            let shown = self.with_parent(&mut hold.path, |path| dirs::show(directory, path, place));
+            let shown = self.with_parent(&mut hold.path, |path| dirs::prove_access(directory, path, place));
             shown.unwrap_or(ProofOutcome::NotNow)
         };
         let token = match prove(hold, device, show) {

@@ -5,7 +5,7 @@ use crate::session::call_path::Name;
 use crate::session::dirs::{self, DirLocation, ProofOutcome};
 use crate::session::mount_type;
 use crate::session::socket::{self, Take};
-use crate::session::{CallFailure, SessionGuard, end_for_good};
+use crate::session::{CallFailure, SessionGuard, end_permanently};
 use crate::shim::paths;
 use crate::shim::raw::{self, AT_FDCWD};
 use crate::stats::{CallPath, Kind, count_call};
@@ -137,7 +137,7 @@ pub(crate) fn prove(
         ProofOutcome::Token(token) if hold.ensure_ready(device) && is_free(hold) => Ok(token),
         ProofOutcome::Token(_) => Err(ProofOutcome::NotNow),
         refused => {
-            hold.was_refused();
+            hold.note_refusal();
             Err(refused)
         }
     }
@@ -154,7 +154,7 @@ fn is_free(hold: &mut SessionGuard) -> bool {
     match moved {
         Some(0) => hold.is_free = true,
         // EPERM, EACCES, EXDEV
-        Some(error) if HELD.contains(&error) => end_for_good(),
+        Some(error) if HELD.contains(&error) => end_permanently(),
         _ if hold.socket() >= 0 => hold.fail(),
         _ => {}
     }
@@ -226,7 +226,7 @@ pub(crate) unsafe fn make_dir(directory: i32, path: usize, mode: u32) -> Result<
     let [number, ino, ..] = answered.response.values;
     if number != 0 {
         hold.dirs.keep(DirLocation { ino, ..answered.place }, Some(number));
-        name.is_made(&mut hold, answered.base);
+        name.note_created(&mut hold, answered.base);
     }
     Ok(())
 }

@@ -12,14 +12,14 @@ static UNTIL: AtomicI64 = AtomicI64::new(0);
 
 /// Whether the library is away.
 #[inline]
-pub(crate) fn is_away() -> bool {
+pub(crate) fn is_detached() -> bool {
     UNTIL.load(Relaxed) != 0 && look()
 }
 
 #[cold]
 fn look() -> bool {
     let until = UNTIL.load(SeqCst);
-    if lasts(until, raw::seconds()) {
+    if is_in_effect(until, raw::seconds()) {
         return true;
     }
     // Who has just gone away again keeps his time.
@@ -28,7 +28,7 @@ fn look() -> bool {
 }
 
 /// Whether the time has not come, nor was said by another clock.
-fn lasts(until: i64, now: i64) -> bool {
+fn is_in_effect(until: i64, now: i64) -> bool {
     (1..=MOST).contains(&until.saturating_sub(now))
 }
 
@@ -39,7 +39,7 @@ pub(crate) fn begin(seconds: i64) {
 
 /// As if the time were over.
 #[cfg(test)]
-pub(crate) fn come_back() {
+pub(crate) fn reattach() {
     UNTIL.store(0, SeqCst);
 }
 
@@ -48,10 +48,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_comes_back_whatever_the_clock_says() {
+    fn a_detached_session_reattaches_with_any_clock() {
         for (from_now, away) in [(5, true), (MOST, true), (MOST + 1, false), (-1, false), (0, false)] {
-            assert_eq!(lasts(1_000 + from_now, 1_000), away, "{from_now}");
+            assert_eq!(is_in_effect(1_000 + from_now, 1_000), away, "{from_now}");
         }
-        assert!(!lasts(0, 1_000) && !lasts(i64::MAX, -1) && !lasts(0, i64::MIN));
+        assert!(!is_in_effect(0, 1_000) && !is_in_effect(i64::MAX, -1) && !is_in_effect(0, i64::MIN));
     }
 }

@@ -42,7 +42,7 @@ pub(crate) enum ProofOutcome {
 }
 
 /// Shows that the program may write to a directory. This changes nothing there.
-pub(crate) fn show(directory: i32, path: &CStr, place: &DirLocation) -> ProofOutcome {
+pub(crate) fn prove_access(directory: i32, path: &CStr, place: &DirLocation) -> ProofOutcome {
     const O_PATH_DIRECTORY_CLOEXEC: usize =
         0o12_000_000 | if cfg!(target_arch = "aarch64") { 0o40_000 } else { 0o200_000 };
     let words = [raw::word(directory), path.as_ptr() as usize, O_PATH_DIRECTORY_CLOEXEC, 0, 0, 0];
@@ -190,7 +190,7 @@ impl Dirs {
     }
 
     /// A call in this directory went well.
-    pub(crate) fn went_well(&mut self, from: i32, text: &[u8]) {
+    pub(crate) fn note_success(&mut self, from: i32, text: &[u8]) {
         self.misses = 0;
         if self.is_last(from, text) {
             return;
@@ -204,7 +204,7 @@ impl Dirs {
     }
 
     /// A call in it was the kernel's after all.
-    pub(crate) fn missed(&mut self) {
+    pub(crate) fn note_miss(&mut self) {
         self.misses += 1;
         if self.misses >= MISSES {
             self.misses = 0;
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_asked_for_stays() {
+    fn a_requested_directory_is_not_evicted() {
         let mut dirs = Dirs::new();
         for ino in 0..4 * DIRS as u64 {
             dirs.keep(place(ino), Some(ino));
@@ -252,24 +252,24 @@ mod tests {
     }
 
     #[test]
-    fn a_guess_is_given_up_when_it_does_no_good() {
+    fn a_useless_guess_is_dropped() {
         let mut dirs = Dirs::new();
         assert!(!dirs.is_last(-100, b""));
-        dirs.went_well(-100, b"/a/b");
+        dirs.note_success(-100, b"/a/b");
         assert!(dirs.is_last(-100, b"/a/b") && !dirs.is_last(3, b"/a/b") && !dirs.is_last(-100, b"/a"));
-        (1..MISSES).for_each(|_| dirs.missed());
+        (1..MISSES).for_each(|_| dirs.note_miss());
         assert!(dirs.is_last(-100, b"/a/b"));
-        dirs.missed();
+        dirs.note_miss();
         assert!(!dirs.is_last(-100, b"/a/b"));
-        dirs.went_well(-100, &[b'x'; TEXT + 1]);
+        dirs.note_success(-100, &[b'x'; TEXT + 1]);
         assert!(!dirs.is_last(-100, &[b'x'; TEXT + 1]));
     }
 
     #[test]
     fn an_ordinary_directory_takes_no_token() {
         let here = look(raw::AT_FDCWD, c"/proc").unwrap();
-        assert_eq!(show(raw::AT_FDCWD, c"/proc", &here), ProofOutcome::Never);
-        assert_eq!(show(raw::AT_FDCWD, c"/", &here), ProofOutcome::NotNow);
+        assert_eq!(prove_access(raw::AT_FDCWD, c"/proc", &here), ProofOutcome::Never);
+        assert_eq!(prove_access(raw::AT_FDCWD, c"/", &here), ProofOutcome::NotNow);
         assert!(look(raw::AT_FDCWD, c"/proc/self/exe").is_none());
     }
 }

@@ -72,7 +72,7 @@ pub(crate) fn read(word: usize) -> u64 {
 
 /// Asks for a memory. False: somebody is just doing that.
 fn ask(id: u64) -> bool {
-    if detach_state::is_away() || ASKING.swap(true, SeqCst) {
+    if detach_state::is_detached() || ASKING.swap(true, SeqCst) {
         return false;
     }
     if ASKED.fetch_add(1, Relaxed) < ASKED_MAX {

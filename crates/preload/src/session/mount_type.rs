@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_union_is_known() {
+    fn mounts_of_other_types_are_recognised() {
         for path in [c"/proc", c"/", c"/dev"] {
             assert_ne!(ask(raw::AT_FDCWD, path), Some(true));
             assert!(!is_union(

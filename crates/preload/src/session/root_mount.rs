@@ -30,7 +30,7 @@ pub(crate) fn is_of(device: u64) -> bool {
 
 /// Whether FUSE serves the root directory, as far as is known: a file may be of it.
 #[inline]
-pub(crate) fn may_be_of() -> bool {
+pub(crate) fn may_be_fuse() -> bool {
     if CALLS.load(Relaxed) < FEW && process::is_on() {
         look();
     }
@@ -39,7 +39,7 @@ pub(crate) fn may_be_of() -> bool {
 
 /// Notes a call for attributes: whether those that the kernel knows may be worth a try.
 #[inline]
-pub(crate) fn may_know() -> bool {
+pub(crate) fn should_try_attributes() -> bool {
     if UNREAD.load(Relaxed) != 0 {
         let foreign = FOREIGN.load(Relaxed);
         return foreign < FOREIGN_MANY || FOREIGN.fetch_add(1, Relaxed).is_multiple_of(FOREIGN_EACH);
@@ -64,7 +64,7 @@ pub(crate) fn observe_unread(device: u64) -> bool {
 
 /// The kernel does not answer such questions here.
 #[cold]
-pub(crate) fn give_up() {
+pub(crate) fn disable() {
     UNREAD.store(0, Relaxed);
 }
 

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn directories_are_found_by_what_the_program_calls_them() {
+    fn directories_are_found_by_the_programs_path() {
         let mut fresh = UnsyncedDirs::new();
         assert_eq!(fresh.base(-100, b"a"), None);
         fresh.keep(-100, b"a", 0);
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_room_for_many() {
+    fn many_directories_fit() {
         let mut fresh = UnsyncedDirs::new();
         let text = |n: usize| format!("tree/directory-{n}").into_bytes();
         (0..PLACES).for_each(|n| fresh.keep(1, &text(n), 0));

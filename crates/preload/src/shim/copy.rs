@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_byte_is_copied_and_no_other() {
+    fn copies_cover_exactly_their_range() {
         for len in 0..70 {
             let from: Vec<u8> = (1..=len as u8).collect();
             let mut to = vec![0xee; len + 1];

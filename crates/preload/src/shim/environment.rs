@@ -8,7 +8,7 @@ unsafe extern "C" {
 }
 
 /// Whether the program has rights that who started it does not have, so that what he says is not to be believed.
-pub(crate) fn is_anothers() -> bool {
+pub(crate) fn has_elevated_rights() -> bool {
     const AT_SECURE: c_ulong = 23;
     // SAFETY: every libc has this function; it only reads what the kernel gave the process.
     unsafe { getauxval(AT_SECURE) != 0 }

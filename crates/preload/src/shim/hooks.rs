@@ -328,7 +328,7 @@ hooks! {
                     return done.into();
                 }
             }
-            raw::number::CLONE | raw::number::CLONE3 => single_thread::never(),
+            raw::number::CLONE | raw::number::CLONE3 => single_thread::mark_shared(),
             raw::number::UNSHARE => before_unshare(a),
             raw::number::IO_URING_SETUP => before_ring(),
             _ => {}
@@ -443,7 +443,7 @@ fn is_hidden(fd: c_int) -> bool {
 /// A number that the program wants for another file, and that cannot be had just now.
 fn is_taken(fd: c_int) -> bool {
     let gives_back = |fd| {
-        if companion::is_one(fd) { companion::give_number_back(fd) } else { session::give_number_back(fd) }
+        if companion::is_one(fd) { companion::release_number(fd) } else { session::release_number(fd) }
     };
     is_hidden(fd) && !process::is_borrowed() && !gives_back(fd)
 }
@@ -480,7 +480,7 @@ fn before_unshare(flags: usize) {
 /// A program with a ring may close descriptors through it, unseen.
 fn before_ring() {
     if process::is_on() && !process::is_borrowed() {
-        session::end_for_good();
+        session::end_permanently();
         companion::end_all();
         process::end();
     }
@@ -502,7 +502,7 @@ extern "C" fn begin() {
     hook_macros::find();
     single_thread::find();
     signals::note_mask(raw::blocked_signals());
-    if environment::is_anothers() {
+    if environment::has_elevated_rights() {
         return;
     }
     stats::begin();
@@ -510,7 +510,7 @@ extern "C" fn begin() {
     if process::is_on() {
         identity::begin();
         match environment::variable(b"VELLUM_RING").map(core::ffi::CStr::to_bytes) {
-            Some(b"off") => session::end_for_good(),
+            Some(b"off") => session::end_permanently(),
             Some(b"on") => session::begin_at_once(),
             _ => {}
         }

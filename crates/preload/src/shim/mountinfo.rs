@@ -80,7 +80,7 @@ pub(crate) fn find<R>(
 ) -> Option<R> {
     lines_of(table, device).find_map(|mut words| {
         let (root, at) = (words.next()?, words.next()?);
-        let below = rest(inside, root)?;
+        let below = path_below(inside, root)?;
         let mut len = 0;
         let mut add = |byte: u8| {
             let place = to.get_mut(len);
@@ -108,7 +108,7 @@ fn lines_of(table: &[u8], device: [u32; 2]) -> impl Iterator<Item = impl Iterato
 }
 
 /// What is left of a path below a directory, with its first slash.
-fn rest<'a>(path: &'a [u8], root: &[u8]) -> Option<&'a [u8]> {
+fn path_below<'a>(path: &'a [u8], root: &[u8]) -> Option<&'a [u8]> {
     if root == b"/" {
         return Some(path);
     }
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_found_where_its_mount_is() {
+    fn mountinfo_paths_resolve_to_their_mount() {
         assert_eq!(all([254, 0], "/etc/x"), ["/etc/x"]);
         assert_eq!(all([0, 50], "/sub/dir/f"), ["/mnt/a b/sub/dir/f", "/other/f"]);
         assert_eq!(all([0, 50], "/sub/dirs/f"), ["/mnt/a b/sub/dirs/f"]);

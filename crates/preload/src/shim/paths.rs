@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_taken_apart() {
+    fn paths_are_split_into_parent_and_name() {
         let parts = |path: &'static str| {
             split(path.as_bytes()).map(|split| (&path[..split.parent], &path[split.name..]))
         };
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_are_taken_over_as_far_as_they_are_there() {
+    fn strings_are_copied_up_to_unmapped_memory() {
         let mut to = [0; PATH_MAX];
         for len in [0, 1, 255, 256, 257, 4095] {
             let text = std::ffi::CString::new("x".repeat(len)).unwrap();

@@ -73,7 +73,7 @@ static INSTALLED: AtomicU32 = AtomicU32::new(0);
 /// Some thread blocks these signals, so that a fault in it would be the end of the process.
 static BLOCKED: AtomicBool = AtomicBool::new(false);
 
-fn own(signal: i32) -> Option<&'static ProgramHandler> {
+fn program_handler(signal: i32) -> Option<&'static ProgramHandler> {
     match signal {
         SIGBUS => OWN.first(),
         SIGSEGV => OWN.last(),
@@ -82,7 +82,7 @@ fn own(signal: i32) -> Option<&'static ProgramHandler> {
 }
 
 /// What the kernel is to have for what the program has: its mask, its stack, this handler.
-fn ours(program: &Action) -> Action {
+fn kernel_action(program: &Action) -> Action {
     Action {
         handler: handle as *const () as usize,
         flags: program.flags & !SA_RESETHAND | SA_SIGINFO,
@@ -99,9 +99,9 @@ pub(crate) fn install(set: SetAction) -> bool {
         let mut before = Action::new(SIG_DFL, 0, 0);
         // SAFETY: libc's own function, with actions of its form.
         let asked = unsafe { set(signal, core::ptr::null(), &raw mut before) };
-        let Some(own) = own(signal).filter(|_| asked == 0) else { return false };
+        let Some(own) = program_handler(signal).filter(|_| asked == 0) else { return false };
         own.set(&before);
-        let ours = ours(&before);
+        let ours = kernel_action(&before);
         // SAFETY: libc's own function, with actions of its form; the handler may run any time.
         if unsafe { set(signal, &raw const ours, core::ptr::null_mut()) } != 0 {
             return false;
@@ -127,14 +127,14 @@ pub(crate) unsafe fn set_action(set: SetAction, signal: i32, new: *const Action,
     if let Some(new) = new_action {
         note_mask(new.mask[0]);
     }
-    let Some(own) = own(signal).filter(|_| INSTALLED.load(SeqCst) != 0) else {
+    let Some(own) = program_handler(signal).filter(|_| INSTALLED.load(SeqCst) != 0) else {
         // SAFETY: passed on as it came.
         return unsafe { set(signal, new, old) };
     };
     let before = own.get();
     if let Some(new) = new_action {
         own.set(new);
-        let ours = ours(new);
+        let ours = kernel_action(new);
         // SAFETY: libc's own function, with an action of its form.
         let done = unsafe { set(signal, &raw const ours, core::ptr::null_mut()) };
         if done != 0 {
@@ -151,7 +151,7 @@ pub(crate) unsafe fn set_action(set: SetAction, signal: i32, new: *const Action,
 
 /// The program's call of signal, for one of the two; None: it is about another signal, or there is nothing here to be kept.
 pub(crate) fn set_simple(set: SetAction, signal: i32, handler: usize) -> Option<usize> {
-    own(signal).filter(|_| INSTALLED.load(SeqCst) != 0)?;
+    program_handler(signal).filter(|_| INSTALLED.load(SeqCst) != 0)?;
     let new = Action::new(handler, 1 << (signal - 1), SA_RESTART);
     let mut old = Action::new(SIG_DFL, 0, 0);
     // SAFETY: both are actions.
@@ -187,7 +187,7 @@ unsafe extern "C" fn handle(signal: i32, info: *const Info, context: usize) {
     if is_fault && unsafe { copy::leave(context) } {
         return;
     }
-    let Some(own) = own(signal) else { return };
+    let Some(own) = program_handler(signal) else { return };
     let action = own.get();
     if action.flags & SA_RESETHAND != 0 {
         own.handler.store(SIG_DFL, SeqCst);

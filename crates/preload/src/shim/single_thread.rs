@@ -14,23 +14,23 @@ pub(crate) fn find() {
 }
 
 /// Somebody else may use this memory who is no thread of libc's.
-pub(crate) fn never() {
+pub(crate) fn mark_shared() {
     static NO: u8 = 0;
     SINGLE_THREADED.set(&raw const NO as usize);
 }
 
 /// Whether this is the only thread, for certain.
 #[inline]
-fn is_alone() -> bool {
+fn is_single_threaded() -> bool {
     // SAFETY: a byte of libc's that stays.
-    SINGLE_THREADED.known().is_some_and(|at| unsafe { (at as *const u8).read_volatile() } != 0)
+    SINGLE_THREADED.cached_address().is_some_and(|at| unsafe { (at as *const u8).read_volatile() } != 0)
 }
 
 /// One more; what it is then, or later.
 #[inline]
 pub(crate) fn increase(count: &AtomicU64) -> u64 {
     #[cfg(target_arch = "x86_64")]
-    if is_alone() {
+    if is_single_threaded() {
         // SAFETY: one instruction on a word that is there; a handler comes before it or after it.
         unsafe { core::arch::asm!("inc qword ptr [{}]", in(reg) count.as_ptr(), options(nostack)) };
         return count.load(Acquire);
@@ -42,7 +42,7 @@ pub(crate) fn increase(count: &AtomicU64) -> u64 {
 #[inline]
 pub(crate) fn decrease(count: &AtomicU64) -> u64 {
     #[cfg(target_arch = "x86_64")]
-    if is_alone() {
+    if is_single_threaded() {
         // SAFETY: one instruction on a word that is there; a handler comes before it or after it.
         unsafe { core::arch::asm!("dec qword ptr [{}]", in(reg) count.as_ptr(), options(nostack)) };
         return count.load(Acquire);
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_number_is_right_in_any_case() {
+    fn the_thread_count_is_correct_in_every_case() {
         find();
         let count = AtomicU64::new(1 << 32);
         assert_eq!(
@@ -63,8 +63,8 @@ mod tests {
             (1 << 32 | 1, 1 << 32 | 2, 1 << 32 | 1)
         );
         // The harness of tests has threads.
-        assert!(!is_alone());
-        never();
-        assert!(!is_alone() && SINGLE_THREADED.known().is_some());
+        assert!(!is_single_threaded());
+        mark_shared();
+        assert!(!is_single_threaded() && SINGLE_THREADED.cached_address().is_some());
     }
 }

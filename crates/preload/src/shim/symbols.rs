@@ -30,7 +30,7 @@ impl Next {
 
     /// Its address, if it has been found already.
     #[inline]
-    pub(crate) fn known(&self) -> Option<usize> {
+    pub(crate) fn cached_address(&self) -> Option<usize> {
         let at = self.at.load(Relaxed);
         (at != 0).then_some(at)
     }
@@ -42,7 +42,7 @@ impl Next {
 
     /// Its address; None: nobody has it.
     pub(crate) fn get(&self) -> Option<usize> {
-        if let Some(known) = self.known() {
+        if let Some(known) = self.cached_address() {
             return Some(known);
         }
         let found = find(self.name, self.kind)?;
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_next_object_has_is_found() {
+    fn symbols_of_the_next_object_are_found() {
         static CLOSE: Next = Next::new(c"close");
         static NONE: Next = Next::new(c"no_such_function_anywhere");
         let close = CLOSE.get().unwrap();

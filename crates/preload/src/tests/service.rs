@@ -114,7 +114,7 @@ impl Service {
         let (mut entered, mut tag) = (Vec::new(), 100);
         socket.set_nonblocking(true).unwrap();
         loop {
-            poller.ran_on(Linux.core());
+            poller.note_core(Linux.core());
             let Some(call) = poller.poll_for(10_000) else {
                 poller.sleep(Some(10_000_000));
                 if let Ok(0) = (&mut &*socket).read(&mut [0]) {

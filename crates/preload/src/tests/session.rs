@@ -440,7 +440,7 @@ fn away(ground: &Ground) {
     assert!(!crate::fds::session_fds::is_live() && !session::is_any() && !service_fds::any());
     (0..100).for_each(|n| make(&ground.union.join(format!("away-{n}"))));
     assert!(ground.union.join("away-99").exists() && RINGS.load(SeqCst) == rings);
-    session::detach_state::come_back();
+    session::detach_state::reattach();
     assert_eq!(ground.warm(), 4);
     assert!(RINGS.load(SeqCst) == rings + 1 && service_fds::any());
 }

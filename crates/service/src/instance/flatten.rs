@@ -4,7 +4,7 @@ use crate::config::{BlockMap, Config};
 use crate::failure::Failure;
 use crate::instance::tree;
 use crate::layers;
-use crate::layers::ceph::{CephLayer, arrive, quietly};
+use crate::layers::ceph::{CephLayer, arrive, without_ceph_output};
 use crate::layers::flatten_remains::work_name;
 use crate::layers::lock::DirLock;
 use crate::layers::source::LayerSource;
@@ -38,8 +38,8 @@ pub fn run(
 ) -> Result<FlattenRun, Failure> {
     let shown = &wanted.upper;
     let (upper, lowers) = match &wanted.upper {
-        LayerSource::Ceph(layer) => (far(layer, &wanted.lowers)?, wanted.lowers.clone()),
-        local => here(local, &wanted.lowers)?,
+        LayerSource::Ceph(layer) => (remote_layer(layer, &wanted.lowers)?, wanted.lowers.clone()),
+        local => local_layers(local, &wanted.lowers)?,
     };
     let unknown = lowers.is_empty();
     let mut made = if wanted.work.is_none() { Some(WorkDir::make(&upper)?) } else { None };
@@ -59,7 +59,7 @@ pub fn run(
     let open = || layers::open(&config, Path::new("/"))?.into_branches();
     let mut layers = if config.ceph_layers().next().is_some() {
         arrive();
-        quietly(open)?
+        without_ceph_output(open)?
     } else {
         open()?
     };
@@ -85,7 +85,10 @@ pub fn run(
 }
 
 /// An upper layer of this host, and what it is completed from.
-fn here(upper: &LayerSource, lowers: &[LayerSource]) -> Result<(LayerSource, Vec<LayerSource>), Failure> {
+fn local_layers(
+    upper: &LayerSource,
+    lowers: &[LayerSource],
+) -> Result<(LayerSource, Vec<LayerSource>), Failure> {
     let failed =
         |e| Failure::input(format!("upper layer {upper}")).because(e).remedy("give the directory of one");
     let dir = upper.directory().ok_or_else(|| failed(Errno::NOTDIR.into()))?;
@@ -94,7 +97,7 @@ fn here(upper: &LayerSource, lowers: &[LayerSource]) -> Result<(LayerSource, Vec
         // A whole layer needs none.
         [] if crate::layers::store::is_upper(&dir) && !crate::layers::store::needs_lowers(&dir) => Vec::new(),
         [] => {
-            let lowers = match crate::layers::store::said_by_engine(&dir) {
+            let lowers = match crate::layers::store::engine_record(&dir) {
                 (lowers, _) if !lowers.is_empty() => lowers,
                 (_, true) => recorded(&dir)?,
                 (_, false) => return Err(unrecorded(&dir.into())),
@@ -107,12 +110,12 @@ fn here(upper: &LayerSource, lowers: &[LayerSource]) -> Result<(LayerSource, Vec
 }
 
 /// One on CephFS, which names of other layers are not kept on: they would be those of the host that has written it.
-fn far(upper: &CephLayer, lowers: &[LayerSource]) -> Result<LayerSource, Failure> {
-    let upper = upper.found()?;
+fn remote_layer(upper: &CephLayer, lowers: &[LayerSource]) -> Result<LayerSource, Failure> {
+    let upper = upper.resolve()?;
     if !lowers.is_empty() {
         return Ok(LayerSource::Ceph(upper));
     }
-    if upper.visit()?.is_whole()? {
+    if upper.visit()?.is_complete()? {
         return Ok(LayerSource::Ceph(upper));
     }
     Err(unrecorded(&LayerSource::Ceph(upper)))
@@ -171,7 +174,7 @@ impl WorkDir {
             })?;
             let name = work_name(upper.file_name());
             let is_ours = above.visit()?.make_dir(name.as_ref())?;
-            return Ok(Self { place: FlattenTarget::There(upper.beside(name.as_ref())), is_ours });
+            return Ok(Self { place: FlattenTarget::There(upper.sibling(name.as_ref())), is_ours });
         }
         let upper = upper.directory().unwrap_or(Path::new("/"));
         let path = upper.parent().unwrap_or(upper).join(work_name(upper.file_name()));

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_forgets_later_is_forgotten_too() {
+    fn late_forgets_reach_the_predecessors_nodes() {
         let (heir, slept) = (Arc::new(Counted::default()), Cell::new(Duration::ZERO));
         watch(&Arc::downgrade(&heir), |time| slept.set(slept.get() + time));
         assert_eq!(heir.1.load(Relaxed), 3, "it was not looked for again");

@@ -23,9 +23,9 @@ use std::ffi::CStr;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 use vellum_branch::Writeback;
-use vellum_door::Entrance;
 use vellum_fuse::SessionHandle;
 use vellum_ring::files::TOKEN;
+use vellum_ring_server::Entrance;
 use vellum_union::{Mappable, Questions, Union};
 use vellum_vfs::{Context, Duties, Errno, Error, NodeId, Result};
 
@@ -156,7 +156,7 @@ impl Instance {
 
     /// Whether the caller may learn about layers: root or the one who mounted, and not inside a container that has
     /// processes of its own; what lies under its root is none of its business.
-    fn may_ask(&self, cx: &Context<'_>) -> bool {
+    fn may_inspect(&self, cx: &Context<'_>) -> bool {
         let (uid, _) = cx.ids();
         if uid != 0 && uid != self.owner {
             return false;
@@ -177,7 +177,7 @@ impl Questions for Instance {
         if question == SYNC {
             return self.tree.sync_all().map(|()| vec![1]);
         }
-        if !self.may_ask(cx) {
+        if !self.may_inspect(cx) {
             return Err(unknown());
         }
         let json =
@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_client_needs_to_map_a_file_has_a_fixed_form() {
+    fn the_mapping_answer_has_a_fixed_format() {
         let found = Mappable { slot: 2, serial: 3, generation: 4, memory: 5, size: 6 };
         let answer = encode(&found);
         let words: Vec<u64> = answer.chunks(8).map(|w| u64::from_le_bytes(w.try_into().unwrap())).collect();

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_cache_has_is_as_it_is_now() {
+    fn cache_sizes_are_absolute_in_differences() {
         let at = |bytes, hits, misses| CacheStats { weight: 7, bytes, hits, misses, ..CacheStats::default() };
         let passed = at(5, 30, 10).since(&at(9, 0, 0));
         assert_eq!((passed, passed.hit_percent()), (at(5, 30, 10), Some(75.0)));
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn instances_say_what_was_added() {
+    fn instance_statistics_subtract() {
         let with = |reads: u64| InstanceStats {
             operations: BTreeMap::from([("READ".into(), of(&[reads])), ("OPEN".into(), of(&[1]))]),
             ..InstanceStats::default()

@@ -30,7 +30,7 @@ const SHORT: Duration = Duration::from_secs(2);
 
 /// Makes durable what has been written so far in the mount in which `path` lies. On a mount with `volatile` nothing happens.
 pub fn sync(path: &Path) -> Result<(), Failure> {
-    let dir = handed_over(path)?;
+    let dir = flush_within_patience(path)?;
     let asked = fgetxattr(&dir, SYNC, &mut [0_u8; 8]);
     asked.map(|_| ()).map_err(|e| Failure::at(path, e))
 }
@@ -38,7 +38,7 @@ pub fn sync(path: &Path) -> Result<(), Failure> {
 /// Has the kernel hand over to the service what has been written so far in the mount in which `path` lies. Then it is in the upper layer,
 /// and may not be on disk yet.
 pub fn flush(path: &Path) -> Result<(), Failure> {
-    handed_over(path).map(|_| ())
+    flush_within_patience(path).map(|_| ())
 }
 
 /// As [`flush`], while others go on writing: the kernel begins to hand over all of it, and 2 seconds later at the latest it is not waited for any more.
@@ -46,7 +46,7 @@ pub fn flush_ahead(path: &Path) -> Result<(), Failure> {
     begun(path, SHORT).map(|_| ())
 }
 
-fn handed_over(path: &Path) -> Result<OwnedFd, Failure> {
+fn flush_within_patience(path: &Path) -> Result<OwnedFd, Failure> {
     let (dir, all) = begun(path, PATIENCE)?;
     if !all {
         return Err(Failure::system(format!(
@@ -82,12 +82,12 @@ fn begun(path: &Path, patience: Duration) -> Result<(OwnedFd, bool), Failure> {
         e => failed(e),
     })?;
     syncfs(&dir).map_err(failed)?;
-    let all = settle(&dir, patience).map_err(failed)?;
+    let all = wait_for_writeback(&dir, patience).map_err(failed)?;
     Ok((dir, all))
 }
 
 /// Waits until the kernel has passed on all that it had to write. False: it does not end.
-fn settle(dir: &OwnedFd, patience: Duration) -> Result<bool, Errno> {
+fn wait_for_writeback(dir: &OwnedFd, patience: Duration) -> Result<bool, Errno> {
     let unanswered = RequestCount::of_mount(dir).ok();
     let begin = Instant::now();
     let (mut before, mut quiet, mut sure) = (writes(dir)?, 0, 0);

@@ -55,7 +55,7 @@ pub fn build(
     // Holes cannot be seen on CephFS, and such a layer may be on another host tomorrow. What is not synced to a store may be gone with this
     // process.
     let is_far = |upper: &LayerSource| upper.ceph().is_some() || upper.zoned().is_some();
-    let far = config.written().is_some_and(|(upper, _)| is_far(upper));
+    let far = config.writable_layers().is_some_and(|(upper, _)| is_far(upper));
     wanted.run = if far { Some(DURABLE) } else { boot_id::run() };
     wanted.sidecars = far || config.block_map == BlockMap::Sidecar;
     if let Some(timeout) = config.timeout {

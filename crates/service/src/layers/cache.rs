@@ -39,7 +39,7 @@ struct CgroupRoom;
 
 impl Room for CgroupRoom {
     fn bytes(&self, held: u64) -> u64 {
-        memory_group::own().room(held)
+        memory_group::current().room(held)
     }
 }
 
@@ -50,8 +50,8 @@ impl PredecessorCache {
             [SlabMemory::RECORDS, SlabMemory::FILES].map(|name| inherited.take_memories(name));
         let numbered = |file: OwnedFd| (file.as_raw_fd(), file);
         let left = PredecessorFds { records, files: files.into_iter().map(numbered).collect() };
-        let cache = Shared::gone_on(config(bytes), left, DEPTH, Some(Box::new(CgroupRoom)));
-        let cache = cache.inspect_err(not_kept).ok()?;
+        let cache = Shared::resume(config(bytes), left, DEPTH, Some(Box::new(CgroupRoom)));
+        let cache = cache.inspect_err(log_not_resumable).ok()?;
         let stats = cache.stats();
         tracing::info!(
             files = stats.files,
@@ -73,13 +73,13 @@ fn config(bytes: u64) -> vellum_cache::Config {
     vellum_cache::Config { capacity: bytes, files, policy: S3Fifo::queue }
 }
 
-fn not_kept(error: &rustix::io::Errno) {
+fn log_not_resumable(error: &rustix::io::Errno) {
     tracing::warn!("a successor will find nothing cached: {error}");
 }
 
 /// An empty one.
 fn cold(bytes: u64) -> Arc<Shared<SlabMemory>> {
-    let memory = SlabMemory::kept().inspect_err(not_kept).unwrap_or_default();
+    let memory = SlabMemory::resumable().inspect_err(log_not_resumable).unwrap_or_default();
     Shared::with(config(bytes), memory, DEPTH, Some(Box::new(CgroupRoom)))
 }
 
@@ -101,7 +101,7 @@ fn watch(cache: &Arc<Shared<SlabMemory>>) -> std::io::Result<()> {
             // Nobody is kept by it meanwhile.
             drop(cache);
             std::thread::sleep(PAUSE);
-            let groups = memory_group::own();
+            let groups = memory_group::current();
             groups.wait(if groups.is_limited() { LOOK } else { LOOK_UNLIMITED });
         }
     })?;

@@ -8,7 +8,7 @@ mod metadata_cache;
 mod open;
 
 pub use admin::{CephEntry, CephFileReader, Visit, end_visitor};
-pub(crate) use admin::{arrive, quietly};
+pub(crate) use admin::{arrive, without_ceph_output};
 pub use open::CephRight;
 pub(crate) use open::{immutable, layer, reach, upper};
 
@@ -96,14 +96,14 @@ impl CephLayer {
         &self.path
     }
 
-    /// As [`Self::found`], on another cluster as far as it leaves that open.
-    pub fn found_by(&self, usual: &Cluster) -> Result<Self, Failure> {
+    /// As [`Self::resolve`], on another cluster as far as it leaves that open.
+    pub fn resolve_with(&self, usual: &Cluster) -> Result<Self, Failure> {
         let cluster = self.cluster.clone().or(usual);
-        Self { path: self.path.clone(), cluster }.found()
+        Self { path: self.path.clone(), cluster }.resolve()
     }
 
     /// With the configuration as a path that means the same everywhere. Refuses one that cannot be read.
-    pub fn found(&self) -> Result<Self, Failure> {
+    pub fn resolve(&self) -> Result<Self, Failure> {
         let (option, given) = match (&self.cluster.conf, std::env::var_os("CEPH_CONF")) {
             (Some(conf), _) => ("option ceph.conf=", conf.clone()),
             (None, Some(conf)) if !conf.is_empty() => ("variable CEPH_CONF=", conf.into()),
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_of_a_cluster_stands() {
+    fn explicit_cluster_options_override_defaults() {
         let usual = Cluster { conf: Some("/c".into()), id: Some("i".into()), filesystem: None };
         let said = Cluster { id: Some("mine".into()), filesystem: Some("f".into()), ..Cluster::default() };
         let both = Cluster { conf: usual.conf.clone(), ..said.clone() };
@@ -305,12 +305,12 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_that_is_not_there_is_refused() {
+    fn a_missing_configuration_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let missing = dir.path().join("ceph.conf");
         let mut layer = CephLayer::at(b"a");
         layer.cluster.conf = Some(missing.clone());
-        let failure = layer.found().unwrap_err();
+        let failure = layer.resolve().unwrap_err();
         let said = failure.to_string();
         assert!(
             failure.exit_status() == 2 && said.contains(&format!("ceph.conf={}", missing.display())),

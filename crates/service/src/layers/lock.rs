@@ -85,7 +85,7 @@ impl DirLock {
     }
 
     /// Gives the right away, whoever else has a descriptor of it.
-    pub(crate) fn give_away(&self) {
+    pub(crate) fn release(&self) {
         if let Err(error) = flock(&self.0, FlockOperation::Unlock) {
             tracing::debug!(%error, "a directory stays locked until this process ends");
         }
@@ -93,7 +93,7 @@ impl DirLock {
 
     /// Whether somebody waits for it.
     #[must_use]
-    pub fn is_wanted(&self) -> bool {
+    pub fn has_waiters(&self) -> bool {
         vellum_sys::is_ofd_shared(self.0.as_fd())
     }
 }
@@ -124,7 +124,7 @@ mod tests {
         let first = take(dir.path(), Duration::ZERO).unwrap();
         let dying = std::thread::spawn(move || {
             let begin = Instant::now();
-            while !first.is_wanted() {
+            while !first.has_waiters() {
                 assert!(begin.elapsed() < Duration::from_secs(10), "nobody is seen to wait");
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -132,13 +132,13 @@ mod tests {
         });
         let second = take(dir.path(), PREDECESSOR_WAIT).unwrap();
         dying.join().unwrap();
-        assert!(!second.is_wanted(), "who has it waits for it");
+        assert!(!second.has_waiters(), "who has it waits for it");
         take(dir.path(), Duration::ZERO).unwrap_err();
-        assert!(!second.is_wanted(), "who has given up waits for it");
+        assert!(!second.has_waiters(), "who has given up waits for it");
     }
 
     #[test]
-    fn what_is_no_directory_is_bad_input() {
+    fn a_file_instead_of_a_directory_is_bad_input() {
         let file = tempfile::NamedTempFile::new().unwrap();
         assert_eq!(take(file.path(), Duration::ZERO).unwrap_err().exit_status(), 2);
     }

@@ -30,19 +30,19 @@ impl Tree {
 
     /// A layer by itself.
     pub(crate) fn branch(&self) -> std::result::Result<Arc<dyn Branch>, Failure> {
-        self.made("").map(|(layer, _)| layer).map_err(|e| self.failed(&e))
+        self.build("").map(|(layer, _)| layer).map_err(|e| self.failed(&e))
     }
 
     /// An upper layer and its work directory, on one disk.
     pub(crate) fn pair(&self) -> std::result::Result<Pair, Failure> {
-        let made = self.made("upper").and_then(|(upper, disk)| {
+        let made = self.build("upper").and_then(|(upper, disk)| {
             let work: Arc<dyn Branch> = disk.subtree("work")?;
             Ok((upper, work))
         });
         made.map_err(|e| self.failed(&e))
     }
 
-    fn made(&self, below: &str) -> Result<(Arc<dyn Branch>, Arc<MemoryBranch>)> {
+    fn build(&self, below: &str) -> Result<(Arc<dyn Branch>, Arc<MemoryBranch>)> {
         let disk = MemoryBranch::new();
         let layer = disk.subtree(below)?;
         for file in self.0.split(';').filter(|file| !file.is_empty()) {

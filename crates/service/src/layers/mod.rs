@@ -19,7 +19,7 @@ use crate::failure::Failure;
 use crate::layers::lock::{DirLock, PREDECESSOR_WAIT};
 use crate::layers::source::LayerSource;
 use crate::mounts::mountpoint::{Mount, mounts};
-use crate::store_door;
+use crate::store_server;
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, StatVfsMountFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::OpenTreeFlags;
@@ -44,7 +44,7 @@ pub struct OpenLayer {
 /// mount namespace.
 #[derive(Debug, Default)]
 pub struct OpenLayers {
-    /// Layers that are only read, in the order of [`Config::only_read`].
+    /// Layers that are only read, in the order of [`Config::read_only_layers`].
     pub lowers: Vec<OpenLayer>,
     /// The upper and its work directory.
     pub upper: Option<(OpenLayer, OpenLayer)>,
@@ -58,8 +58,8 @@ pub struct OpenLayers {
     pub is_logged: bool,
     /// Nobody changes the lowers.
     pub is_immutable: bool,
-    /// The door of the store that the upper is in.
-    pub door: Option<OwnedFd>,
+    /// The socket of the store that the upper is in.
+    pub store_socket: Option<OwnedFd>,
 }
 
 /// The layers of an instance, open.
@@ -80,7 +80,7 @@ impl OpenLayer {
     /// One that is opened where it is served.
     fn opened_later(source: &LayerSource) -> Result<Self, Failure> {
         let source = match source {
-            LayerSource::Ceph(layer) => LayerSource::Ceph(layer.found()?),
+            LayerSource::Ceph(layer) => LayerSource::Ceph(layer.resolve()?),
             other => other.clone(),
         };
         Ok(Self { source, root: None })
@@ -132,14 +132,23 @@ impl OpenLayers {
                 root => Ok(OpenLayer { source: source.clone(), root: root.flatten() }),
             }
         };
-        let upper = match config.written() {
+        let upper = match config.writable_layers() {
             Some((upper, work)) => Some((open(upper)?, open(work)?)),
             None => None,
         };
-        let lowers = config.only_read().map(open).collect::<Result<_, _>>()?;
+        let lowers = config.read_only_layers().map(open).collect::<Result<_, _>>()?;
         let is_logged = config.write_behind.is_some();
         let is_immutable = config.cache.is_some_and(|cache| cache.sharing == LayerWriters::Immutable);
-        Ok(Self { lowers, upper, locks, mount: None, go_on: false, is_logged, is_immutable, door: None })
+        Ok(Self {
+            lowers,
+            upper,
+            locks,
+            mount: None,
+            go_on: false,
+            is_logged,
+            is_immutable,
+            store_socket: None,
+        })
     }
 
     /// The upper, its work directory, and the lowers.
@@ -154,7 +163,7 @@ impl OpenLayers {
 
     /// What they were opened by, with the layers as they were found.
     #[must_use]
-    pub fn found(&self, config: &Config, mountpoint: &Path) -> Config {
+    pub fn resolve(&self, config: &Config, mountpoint: &Path) -> Config {
         let mut config = Config { mountpoint: mountpoint.to_owned(), ..config.clone() };
         let mut lowers = self.lowers.iter().map(|layer| layer.source.clone());
         match (&self.upper, &mut config) {
@@ -170,9 +179,9 @@ impl OpenLayers {
     }
 
     /// Refuses layers that a process which has died has taken with it.
-    pub fn outlive_their_service(&self) -> Result<(), Failure> {
+    pub fn check_persistent(&self) -> Result<(), Failure> {
         match &self.upper {
-            Some((upper, _)) if !upper.source.outlives_its_service() => {
+            Some((upper, _)) if !upper.source.is_persistent() => {
                 let upper = &upper.source;
                 let what = if upper.zoned().is_some() { "not synced" } else { "written to it" };
                 Err(Failure::system(format!(
@@ -198,7 +207,7 @@ impl OpenLayers {
             )) => {
                 // What a record names stays open as long as the mount is served.
                 self.locks.push(DirLock::from(second));
-                Some(zoned::upper(&upper, &work, device, self.door)?)
+                Some(zoned::upper(&upper, &work, device, self.store_socket)?)
             }
             Some((upper, work)) => Some((upper.branch()?, work.branch()?)),
             None => None,
@@ -242,8 +251,8 @@ pub(crate) fn open_beside(
                     upper_seen = Some(open_upper(config, (upper, work), mountpoint, &mut layers)?);
                 }
                 (None, None) if upper.zoned().is_some() && work.zoned().is_some() => {
-                    let (pair, door) = open_stored_upper(upper, work, has_open)?;
-                    (layers.upper, layers.door) = (Some(pair), door);
+                    let (pair, store_socket) = open_stored_upper(upper, work, has_open)?;
+                    (layers.upper, layers.store_socket) = (Some(pair), store_socket);
                 }
                 (None, None) => {
                     check_far_pair(config, upper, work)?;
@@ -287,7 +296,7 @@ pub(crate) fn open_beside(
     Ok(layers)
 }
 
-/// Opens an upper layer and its work directory in a store, for which nobody else may have it, and the store's door.
+/// Opens an upper layer and its work directory in a store, for which nobody else may have it, and the store's socket.
 fn open_stored_upper(
     upper: &LayerSource,
     work: &LayerSource,
@@ -300,9 +309,9 @@ fn open_stored_upper(
     let second =
         device.try_clone().map_err(|e| Failure::system("a second descriptor of a device").because(e))?;
     let of = |layer, device| OpenLayer { source: LayerSource::Zoned(layer), root: Some(device) };
-    // Who has the store open has its door, too.
-    let door = if upper.is_shared() { None } else { store_door::listen(&device) };
-    Ok(((of(upper, device), of(work, second)), door))
+    // Who has the store open has its socket, too.
+    let store_socket = if upper.is_shared() { None } else { store_server::listen(&device) };
+    Ok(((of(upper, device), of(work, second)), store_socket))
 }
 
 /// Opens a layer that is only read and no directory of this host.

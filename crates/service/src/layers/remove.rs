@@ -58,7 +58,7 @@ mod tests {
     use vellum_vfs::Branch;
 
     #[test]
-    fn a_tree_goes_with_all_that_is_in_it() {
+    fn a_tree_is_removed_with_its_contents() {
         let root = MemoryBranch::new().root();
         let name = |text: &str| CString::new(text).unwrap();
         let top = name("top");

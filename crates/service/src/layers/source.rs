@@ -88,7 +88,7 @@ impl LayerSource {
     }
 
     /// Whether what a process has written to it is there for the next one.
-    pub(crate) fn outlives_its_service(&self) -> bool {
+    pub(crate) fn is_persistent(&self) -> bool {
         match self {
             Self::Directory(_) | Self::Ceph(_) => true,
             // What was not synced was in its memory.

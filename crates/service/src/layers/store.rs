@@ -46,7 +46,7 @@ pub fn needs_lowers(upper: &Path) -> bool {
 /// An image may bring such a record along, and name any files of this host. Where the engine writes down what is below, it alone is believed;
 /// elsewhere a layer that has a work directory, as somebody writes to it.
 #[must_use]
-pub fn said_by_engine(upper: &Path) -> (Vec<PathBuf>, bool) {
+pub fn engine_record(upper: &Path) -> (Vec<PathBuf>, bool) {
     let is_of_store = upper.file_name().is_some_and(|name| CONTENTS.iter().any(|contents| name == *contents));
     let Some(layer) = upper.parent().filter(|_| is_of_store) else { return (Vec::new(), true) };
     let lowers = layer.parent().map(|place| below(place, layer)).unwrap_or_default();
@@ -101,12 +101,12 @@ mod tests {
     use std::fs::{create_dir_all, write};
 
     #[test]
-    fn a_record_that_an_image_may_have_brought_is_not_believed() {
+    fn a_record_inside_an_image_is_not_trusted() {
         let dir = tempfile::tempdir().unwrap();
         let at = |path: &str| dir.path().join(path);
         let said = |path: &str| {
             create_dir_all(at(path)).unwrap();
-            said_by_engine(&at(path))
+            engine_record(&at(path))
         };
         // No engine's: whoever has mounted it knows it.
         assert_eq!(said("upper"), (Vec::new(), true));

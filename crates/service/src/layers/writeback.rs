@@ -34,7 +34,7 @@ pub(crate) fn write(
                     "layer {name}: of what a service has left to be written {why}, and is lost"
                 ))
             };
-            let gone_on = Writeback::go_on(upper, work, limits, memory);
+            let gone_on = Writeback::resume(upper, work, limits, memory);
             let (writeback, replayed) = gone_on.map_err(|e| lost("nothing can be read").because(e))?;
             let (changes, gone, failed) = (replayed.changes, replayed.gone, replayed.failed);
             tracing::info!(layer = name, changes, gone, failed, "written for a predecessor");

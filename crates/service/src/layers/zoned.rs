@@ -10,7 +10,7 @@ use crate::layers::remove::remove_tree;
 use crate::layers::zoned_work::former_work_of;
 pub use crate::layers::zoned_work::{WORK, work_of};
 use crate::path_text;
-use crate::store_door::{self, DeviceId};
+use crate::store_server::{self, DeviceId};
 use parking_lot::Mutex;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock, fstat, open};
 use rustix::io::Errno;
@@ -58,7 +58,7 @@ pub struct ZonedLayer {
 
 impl fmt::Display for ZonedLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "zoned:{}", self.whole().display())
+        write!(f, "zoned:{}", self.full_path().display())
     }
 }
 
@@ -92,7 +92,7 @@ impl ZonedLayer {
     }
 
     /// The device, and the path in its store behind it.
-    fn whole(&self) -> Cow<'_, Path> {
+    fn full_path(&self) -> Cow<'_, Path> {
         if self.path.as_os_str().is_empty() {
             Cow::Borrowed(&self.device)
         } else {
@@ -105,7 +105,7 @@ impl ZonedLayer {
     /// # Errors
     /// There is no device on the way, or nothing behind it.
     pub fn upper(&self, option: &str) -> Result<(Self, Self), Failure> {
-        let upper = self.found(option)?;
+        let upper = self.resolve(option)?;
         if upper.path.as_os_str().is_empty() {
             return Err(Failure::input(format!(
                 "{option} {self}: the store itself; give a directory in it, zoned:DEVICE/DIR"
@@ -121,7 +121,7 @@ impl ZonedLayer {
     }
 
     /// With the device and the path in its store told apart: the first thing on the way that is no directory is the device.
-    fn found(&self, option: &str) -> Result<Self, Failure> {
+    fn resolve(&self, option: &str) -> Result<Self, Failure> {
         let refused = |why: &str| Failure::input(format!("{option} {self}: {why}"));
         if self.device.as_os_str().is_empty() {
             return Err(refused("no path; write zoned:DEVICE/DIR"));
@@ -129,7 +129,7 @@ impl ZonedLayer {
         if self.device.components().any(|part| part == Component::ParentDir) {
             return Err(refused("write the path without .."));
         }
-        let full = std::path::absolute(self.whole()).map_err(|e| refused("not a path").because(e))?;
+        let full = std::path::absolute(self.full_path()).map_err(|e| refused("not a path").because(e))?;
         for device in full.ancestors() {
             match std::fs::metadata(device) {
                 Ok(found) if found.is_dir() => break,
@@ -229,7 +229,7 @@ pub(crate) fn open_pair(
     work: &ZonedLayer,
     has_open: HasOpen<'_>,
 ) -> Result<(ZonedLayer, ZonedLayer, OwnedFd), Failure> {
-    let (upper, work) = (upper.found("upperdir")?, work.found("workdir")?);
+    let (upper, work) = (upper.resolve("upperdir")?, work.resolve("workdir")?);
     if upper.device != work.device {
         return Err(Failure::input(format!(
             "workdir {work}: in another store than upperdir {upper}; give a directory beside it"
@@ -251,7 +251,7 @@ pub(crate) fn open_lower<'a>(
     lower: &ZonedLayer,
     mut others: impl Iterator<Item = (&'a ZonedLayer, &'a OwnedFd)>,
 ) -> Result<(ZonedLayer, OwnedFd), Failure> {
-    let lower = lower.found("lowerdir")?;
+    let lower = lower.resolve("lowerdir")?;
     let device = match others.find(|(other, _)| other.device == lower.device) {
         Some((other, _)) if other.path == lower.path => {
             return Err(Failure::input(format!("lowerdir {lower}: it is another layer too; name it once")));
@@ -346,7 +346,7 @@ fn tree(layer: &ZonedLayer, device: OwnedFd, writes: bool) -> Result<Arc<ZonedTr
     };
     let tree = ZonedTree::open(store).map_err(failed)?;
     if writes {
-        tree.keep_writing().map_err(failed)?;
+        tree.start_flush_thread().map_err(failed)?;
     }
     open.push((identity, Arc::downgrade(&tree)));
     Ok(tree)
@@ -377,19 +377,19 @@ pub(crate) fn layer(layer: &ZonedLayer, device: OwnedFd) -> Result<Open, Failure
 }
 
 /// Opens an upper layer and its work directory. Directories that are not there are made.
-/// `door`: where commands come in that use its store beside the mount.
+/// `store_socket`: where commands come in that use its store beside the mount.
 pub(crate) fn upper(
     upper: &ZonedLayer,
     work: &ZonedLayer,
     device: OwnedFd,
-    door: Option<OwnedFd>,
+    store_socket: Option<OwnedFd>,
 ) -> Result<(Open, Open), Failure> {
     let owner = fstat(&device).map(|found| found.st_uid);
     let owner = owner.map_err(|e| Failure::system(format!("layer {upper}")).because(e))?;
     let identity = identity(upper, &device)?;
     let tree = tree(upper, device, true)?;
-    if let Some(door) = door
-        && let Err(error) = store_door::open(door, &tree, owner)
+    if let Some(store_socket) = store_socket
+        && let Err(error) = store_server::open(store_socket, &tree, owner)
     {
         tracing::warn!(%error, "no command can use the store of {upper}");
     }
@@ -464,18 +464,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_goes_on_in_the_first_file() {
+    fn a_store_path_continues_after_the_first_file() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("store");
         std::fs::write(&file, "").unwrap();
         let found = |text: &str| {
             let text = format!("zoned:{}", dir.path().join(text).display());
-            ZonedLayer::named(text.as_ref()).unwrap().found("upperdir")
+            ZonedLayer::named(text.as_ref()).unwrap().resolve("upperdir")
         };
         for (text, path) in [("store/a/b", "a/b"), ("store//a/./b/", "a/b"), ("store", "")] {
             let layer = found(text).unwrap();
             assert_eq!((&layer.device, layer.path.as_os_str()), (&file, path.as_ref()), "{text}");
-            assert_eq!(layer.found("upperdir").unwrap(), layer, "{text}");
+            assert_eq!(layer.resolve("upperdir").unwrap(), layer, "{text}");
         }
         for text in ["", "none", "none/a", "store/../a"] {
             let failure = found(text).unwrap_err();
@@ -483,7 +483,7 @@ mod tests {
         }
         assert_eq!(ZonedLayer::named("./zoned:a".as_ref()), None);
         assert_eq!(
-            ZonedLayer::named("zoned:".as_ref()).unwrap().found("lowerdir").unwrap_err().exit_status(),
+            ZonedLayer::named("zoned:".as_ref()).unwrap().resolve("lowerdir").unwrap_err().exit_status(),
             2
         );
     }
@@ -536,9 +536,9 @@ mod tests {
     }
 
     #[test]
-    fn one_at_a_time_writes() {
+    fn a_store_has_one_writer() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let layer = ZonedLayer::at(file.path().as_os_str().as_bytes()).found("upperdir").unwrap();
+        let layer = ZonedLayer::at(file.path().as_os_str().as_bytes()).resolve("upperdir").unwrap();
         let first = open_device("upperdir", &layer, true, &mut |_| false).unwrap();
         let refused = open_device("upperdir", &layer, true, &mut |_| false).unwrap_err();
         assert!(refused.to_string().contains("another mount"), "{refused}");

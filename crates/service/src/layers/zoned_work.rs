@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_has_its_own() {
+    fn upper_layers_have_distinct_work_directories() {
         let works = |dir: &str| work_of(Path::new(dir)).to_str().unwrap().to_owned();
         assert_eq!((works("a-b"), works("a%2db")), (".work/a%2db".to_owned(), ".work/a%252db".to_owned()));
         let long = |len: usize| format!("{}/{}", "x".repeat(200), "-".repeat(len));

@@ -31,19 +31,19 @@ pub(crate) enum Step {
 
 /// A tree whose upper layer takes data from other layers.
 pub(crate) trait Complete {
-    /// Copies up to `bytes` of them, so that the layer can be read without the others. `go_on` sees each step, and ends the work by
+    /// Copies up to `bytes` of them, so that the layer can be read without the others. `may_continue` sees each step, and ends the work by
     /// answering false. Says what was done, in one line.
-    fn complete(&self, bytes: u64, go_on: &mut dyn FnMut(Step) -> bool) -> Result<Option<String>>;
+    fn complete(&self, bytes: u64, may_continue: &mut dyn FnMut(Step) -> bool) -> Result<Option<String>>;
 }
 
 impl Complete for Union {
-    fn complete(&self, bytes: u64, go_on: &mut dyn FnMut(Step) -> bool) -> Result<Option<String>> {
+    fn complete(&self, bytes: u64, may_continue: &mut dyn FnMut(Step) -> bool) -> Result<Option<String>> {
         if !self.needs_lowers() {
             return Ok(None);
         }
         let extent = Extent { bytes, spare: SPARE, synced_after: SYNCED_AFTER };
         let done = self.flatten(extent, &mut |state| {
-            go_on(if state.syncing { Step::Syncing } else { Step::Copied(state.bytes_done) })
+            may_continue(if state.syncing { Step::Syncing } else { Step::Copied(state.bytes_done) })
         })?;
         if let Some((path, why)) = done.failed.first() {
             tracing::warn!(path, %why, files = done.files_failed, "files that take data from other layers stay so");
@@ -58,7 +58,7 @@ impl Complete for Union {
 pub(crate) fn complete(tree: &impl Complete, config: &Config, locks: &[DirLock]) {
     let right = Right { locks, phase: Mutex::new(Phase::Changes) };
     let bytes = config.fill_at_end.0;
-    if bytes == 0 || !config.writable() || locks.is_empty() || right.is_wanted() {
+    if bytes == 0 || !config.writable() || locks.is_empty() || right.has_waiters() {
         return;
     }
     let rate = config.background_fill.unwrap_or(RATE).max(1);
@@ -119,8 +119,8 @@ impl Drop for AtEnd<'_> {
 }
 
 impl Right<'_> {
-    fn is_wanted(&self) -> bool {
-        self.locks.iter().any(DirLock::is_wanted)
+    fn has_waiters(&self) -> bool {
+        self.locks.iter().any(DirLock::has_waiters)
     }
 
     /// False: it has been given away.
@@ -137,7 +137,7 @@ impl Right<'_> {
     fn pause(&self, time: Duration) -> bool {
         let end = Instant::now() + time;
         loop {
-            if self.is_wanted() {
+            if self.has_waiters() {
                 return false;
             }
             match end.checked_duration_since(Instant::now()) {
@@ -152,8 +152,8 @@ impl Right<'_> {
             {
                 let mut phase = self.phase.lock();
                 match *phase {
-                    Phase::Waits if self.is_wanted() => {
-                        self.locks.iter().for_each(DirLock::give_away);
+                    Phase::Waits if self.has_waiters() => {
+                        self.locks.iter().for_each(DirLock::release);
                         *phase = Phase::Given;
                         return;
                     }
@@ -183,12 +183,12 @@ mod tests {
     }
 
     impl Complete for Slow {
-        fn complete(&self, _: u64, go_on: &mut dyn FnMut(Step) -> bool) -> Result<Option<String>> {
-            assert!(go_on(Step::Copied(1)) && go_on(Step::Syncing));
+        fn complete(&self, _: u64, may_continue: &mut dyn FnMut(Step) -> bool) -> Result<Option<String>> {
+            assert!(may_continue(Step::Copied(1)) && may_continue(Step::Syncing));
             self.syncs.send(()).unwrap();
             let taken = self.taken.lock().recv_timeout(Duration::from_secs(30));
             assert_eq!(taken, Ok(()), "nobody gets the layer while a disk is waited for");
-            self.after.lock().push(go_on(Step::Copied(1)));
+            self.after.lock().push(may_continue(Step::Copied(1)));
             Ok(None)
         }
     }
@@ -197,8 +197,8 @@ mod tests {
     struct Faulty;
 
     impl Complete for Faulty {
-        fn complete(&self, _: u64, go_on: &mut dyn FnMut(Step) -> bool) -> Result<Option<String>> {
-            assert!(go_on(Step::Syncing));
+        fn complete(&self, _: u64, may_continue: &mut dyn FnMut(Step) -> bool) -> Result<Option<String>> {
+            assert!(may_continue(Step::Syncing));
             panic!("a fault of ours");
         }
     }
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_ends_the_wait_for_who_wants_the_layer() {
+    fn a_panic_in_the_flatten_releases_the_layer() {
         let dir = tempfile::tempdir().unwrap();
         let (config, locks) = layers(dir.path());
         let (done, is_done) = mpsc::channel();
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn who_mounts_next_does_not_wait_for_the_disk() {
+    fn the_next_mount_does_not_wait_for_the_sync() {
         let dir = tempfile::tempdir().unwrap();
         let take = |path: &Path| DirLock::take("upperdir", path, Duration::from_secs(20), "taken").unwrap();
         let (upper, work) = (dir.path().join("upper"), dir.path().join("work"));

@@ -71,7 +71,7 @@ fn remove_dead(path: &Path) -> Result<(), Failure> {
 /// which are those of the devices. In the order, and by the names, in which the process sees them: it may be in another mount
 /// namespace.
 #[must_use]
-pub fn held_by(process: &str) -> Vec<PathBuf> {
+pub fn mounts_of_process(process: &str) -> Vec<PathBuf> {
     let connections = connections_of(process);
     let held = mounts(process).into_iter().filter(|mount| connections.contains(&mount.device));
     held.map(|mount| mount.point).collect()
@@ -90,7 +90,7 @@ pub(super) fn connections_of(process: &str) -> Vec<String> {
 
 /// Waits until a process has closed its last descriptor of the connection with this number, but not for ever: false then.
 #[must_use]
-pub fn is_let_go(process: u32, connection: &str, patience: Duration) -> bool {
+pub fn wait_for_close(process: u32, connection: &str, patience: Duration) -> bool {
     let is_it = |text: String| {
         text.lines().any(|line| line.strip_prefix("fuse_connection:").is_some_and(|n| n.trim() == connection))
     };
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_directory_is_bad_input() {
+    fn a_file_instead_of_a_directory_is_bad_input() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         std::fs::write(&file, "").unwrap();

@@ -26,9 +26,9 @@ const OOM_SCORE: &str = "-500";
 const OVERLAYFS: u64 = 0x794c_7630;
 
 /// Makes the process fit to serve. What is not permitted is left as it is.
-pub fn settle() {
+pub fn prepare_process() {
     vellum_sys::clear_umask();
-    vellum_sys::calm_signals();
+    vellum_sys::reset_signals();
     vellum_sys::lift_limits();
     vellum_sys::ignore_leases();
     if let Err(e) = vellum_sys::raise_descriptor_limit(DESCRIPTORS_WANTED) {

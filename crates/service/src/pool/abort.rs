@@ -25,7 +25,7 @@ pub(super) fn end_all(mut inherited: InheritedFds) {
 pub(super) fn end(devices: &[OwnedFd], ledgers: Vec<OwnedFd>) {
     let ledgers: Vec<Ledger> = ledgers.into_iter().filter_map(|ledger| Ledger::open(ledger).ok()).collect();
     for device in devices {
-        vellum_fuse::disbelieve(device, ledgers.iter().flat_map(Ledger::known));
+        vellum_fuse::disbelieve(device, ledgers.iter().flat_map(Ledger::kernel_nodes));
     }
 }
 

@@ -103,7 +103,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn only_a_program_that_names_the_format_is_taken() {
+    fn only_a_program_with_the_same_format_is_accepted() {
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("program");
         let try_with = |script: &str, mode: u32| {

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use vellum_branch::LocalExport;
 use vellum_ring::files::{MOUNT_IDS, MOUNT_NUMBERS, VOLATILE};
-use vellum_sys::mount::{Restrictions, alone, restrict};
+use vellum_sys::mount::{Restrictions, detached_directory, restrict};
 use vellum_vfs::Export;
 
 /// By what clients tell files that come from such mounts: numbers for them to know.
@@ -30,7 +30,7 @@ pub(super) fn mount_of(directory: &OwnedFd, flags: &MountFlags) -> Option<OwnedF
         no_atime: flags.access_times == AccessTimes::Never,
         ..Restrictions::default()
     };
-    let made = alone(directory).and_then(|mount| restrict(&mount, what).map(|()| mount));
+    let made = detached_directory(directory).and_then(|mount| restrict(&mount, what).map(|()| mount));
     made.inspect_err(|error| tracing::debug!(%error, "no files are handed out")).ok()
 }
 
@@ -78,7 +78,7 @@ mod tests {
 
     /// A program tells by the id where a descriptor comes from: one of a mount that has gone must not seem to come from a later one.
     #[test]
-    fn no_mount_gets_the_id_of_one_that_has_gone() {
+    fn mount_ids_are_not_reused() {
         /// `STATX_MNT_ID_UNIQUE`.
         const UNIQUE: u32 = 0x4000;
         let dir = tempfile::tempdir().unwrap();

@@ -28,7 +28,7 @@ pub(crate) use abort::is_device;
 pub use format::{FormatError, answer as format, parse_text};
 pub use mount_client::{JoinOutcome, Pool, look, restart, stop};
 pub(crate) use mount_record::RecordFile;
-pub use mount_record::asked_for;
+pub use mount_record::parse_mount_record;
 pub use pool_server::{PoolServer, SupervisorOptions, listen, supervise};
 pub use single_mount::run as serve_alone;
 pub(crate) use sockets::bind_at;

@@ -112,14 +112,14 @@ impl Pool<'_> {
         let mountpoint = mountpoint::resolve(&config.mountpoint)?;
         let mut has_open = |device| matches!(ask(service, &Request::Has(device)), Ok(Reply::Done));
         let layers = layers::open_beside(config, &mountpoint, &mut has_open)?;
-        (self.prepare)(&layers.found(config, &mountpoint).directories())?;
+        (self.prepare)(&layers.resolve(config, &mountpoint).directories())?;
         let mounted = mount_at(config, &mountpoint)?;
         let give_up = || {
             if let Err(stays) = vellum_fuse::unmount(&mountpoint, true) {
                 tracing::debug!("{stays}");
             }
         };
-        match hand_over(service, config, &mountpoint, &mounted.device, layers) {
+        match send_mount(service, config, &mountpoint, &mounted.device, layers) {
             Ok(Reply::Failed(failure)) => {
                 give_up();
                 Err(failure)
@@ -133,7 +133,7 @@ impl Pool<'_> {
     }
 }
 
-fn hand_over(
+fn send_mount(
     service: &mut UnixStream,
     config: &Config,
     mountpoint: &Path,
@@ -146,7 +146,8 @@ fn hand_over(
         .and_then(|(upper, _)| handout_mounts::mount_of(upper.root.as_ref()?, &config.flags));
     let request = MountRequest::new(config, mountpoint, &layers, handouts.is_some());
     let locks: Vec<OwnedFd> = std::mem::take(&mut layers.locks).into_iter().map(Into::into).collect();
-    let all = [device].into_iter().chain(layers.roots()).chain(&locks).chain(&handouts).chain(&layers.door);
+    let all =
+        [device].into_iter().chain(layers.roots()).chain(&locks).chain(&handouts).chain(&layers.store_socket);
     let descriptors: Vec<BorrowedFd<'_>> = all.map(AsFd::as_fd).collect();
     wire::send(service, &Request::Mount(Box::new(request)), &descriptors)?;
     Ok(wire::receive(service)?.0)
@@ -276,14 +277,14 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_dies_over_a_question_has_a_successor() {
+    fn a_death_during_a_query_has_a_successor() {
         let dir = tempfile::tempdir().unwrap();
         let socket = services(dir.path(), &[0, 0, 1]);
         assert_eq!(look(&socket).unwrap().service, 3);
     }
 
     #[test]
-    fn a_service_that_dies_before_it_is_replaced_is_no_end_of_the_pool() {
+    fn a_death_before_the_replacement_keeps_the_pool() {
         let dir = tempfile::tempdir().unwrap();
         let socket = services(dir.path(), &[0, 1, 2, 1]);
         assert_eq!(restart(&socket).unwrap().unwrap().service, 4, "asked after two deaths");

@@ -123,7 +123,7 @@ pub(super) fn find(inherited: &mut InheritedFds) -> (Vec<RecordedMount>, bool) {
     let mut found = Vec::new();
     let mut all = true;
     for written in inherited.take_memories(MEMORY.name) {
-        match look_at(written, inherited) {
+        match open_record(written, inherited) {
             Ok(one) => found.extend(one),
             Err(failure) => {
                 tracing::error!("a mount is lost: {failure}");
@@ -135,7 +135,7 @@ pub(super) fn find(inherited: &mut InheritedFds) -> (Vec<RecordedMount>, bool) {
 }
 
 /// What a record leads to; None: nothing is left to serve.
-fn look_at(written: OwnedFd, inherited: &mut InheritedFds) -> Result<Option<RecordedMount>, Failure> {
+fn open_record(written: OwnedFd, inherited: &mut InheritedFds) -> Result<Option<RecordedMount>, Failure> {
     match open(written)? {
         Some((record, written)) => complete(record, written, inherited),
         None => Ok(None),
@@ -172,7 +172,7 @@ fn unreadable(why: impl std::error::Error) -> Failure {
 }
 
 /// What was mounted according to a record, read as a successor reads it.
-pub fn asked_for(text: &[u8]) -> Result<Config, Failure> {
+pub fn parse_mount_record(text: &[u8]) -> Result<Config, Failure> {
     let record = parse(text)?;
     record.request.config.check()?;
     Ok(record.request.config)
@@ -227,11 +227,11 @@ mod tests {
     }
 
     fn read(record: &Value) -> Result<Config, String> {
-        asked_for(&serde_json::to_vec(record).unwrap()).map_err(|e| e.to_string())
+        parse_mount_record(&serde_json::to_vec(record).unwrap()).map_err(|e| e.to_string())
     }
 
     #[test]
-    fn what_was_mounted_is_read_from_it() {
+    fn the_mount_record_has_its_config() {
         let config = read(&json()).unwrap();
         assert_eq!((config.mountpoint.as_path(), config.lowers.len()), ("/m".as_ref(), 1));
     }
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_death_at_any_moment_leaves_all_of_a_record_or_none() {
+    fn a_crash_at_any_moment_keeps_records_atomic() {
         let mountpoint = Path::new("/of this test");
         let mut record = record();
         record.request.config.mountpoint = mountpoint.into();
@@ -269,13 +269,13 @@ mod tests {
     }
 
     #[test]
-    fn one_of_another_format_is_refused_whatever_else_is_on_it() {
+    fn a_record_of_another_format_is_refused() {
         let older = json!({ "format": FORMAT - 1, "request": { "arguments": [[47]] } });
         assert_eq!(read(&older).unwrap_err(), format!("its record has format {}", FORMAT - 1));
     }
 
     #[test]
-    fn nothing_may_be_missing_and_nothing_unknown() {
+    fn missing_and_unknown_fields_are_refused() {
         for place in ["", "/request", "/memory"] {
             let names: Vec<String> =
                 json().pointer(place).and_then(Value::as_object).unwrap().keys().cloned().collect();

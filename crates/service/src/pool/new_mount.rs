@@ -79,7 +79,7 @@ pub(super) fn make(
         // What is written behind is found in the log, and not without.
         tree.run = writeback.as_ref().map(|writeback| writeback.run()).or(tree.run);
     })?;
-    options.allow_idmap &= !tree.hands_out();
+    options.allow_idmap &= !tree.can_hand_out();
     Ok(PreparedTree { config, tree: Arc::new(tree), report, options, locks, cache, writeback })
 }
 
@@ -100,7 +100,7 @@ impl NewMount {
         let mut layers = OpenLayers::from_roots(&request.config, &mut all, Vec::new())?;
         let locks: Vec<OwnedFd> = all.by_ref().take(request.locks).collect();
         let handouts = all.by_ref().take(request.handouts.into()).next();
-        layers.door = all.by_ref().take(request.door.into()).next();
+        layers.store_socket = all.by_ref().take(request.door.into()).next();
         let mut memory = MountMemory::create(programs)?;
         // Only what stays open may be named in the record: a successor loses a mount of which a descriptor is missing.
         let root = handouts.as_ref().map(AsRawFd::as_raw_fd);

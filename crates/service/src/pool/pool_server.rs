@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::layers::ceph;
 use crate::mounts::mountpoint;
 use crate::sandbox::{self, Plan};
-use crate::store_door;
+use crate::store_server;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
@@ -105,13 +105,13 @@ impl PoolServer {
     }
 
     /// Descriptors of this process itself.
-    fn own(&self) -> BTreeSet<RawFd> {
+    fn own_descriptors(&self) -> BTreeSet<RawFd> {
         open_descriptors().difference(&self.before).copied().collect()
     }
 
     /// Ends the standby of the program that this one has replaced; it is a child of this process, or nothing is done. It kept all open
     /// until now.
-    fn dismiss_old_standby(&self) {
+    fn end_old_standby(&self) {
         if let Some(standby) = self.standby
             && matches!(waitpid(Some(standby), WaitOptions::NOHANG), Ok(None))
         {
@@ -133,16 +133,16 @@ pub fn supervise(
     signals: &BlockedSignals,
 ) -> Result<(), Failure> {
     // From now on this process opens nothing any more.
-    let own = pool.own();
+    let own = pool.own_descriptors();
     let charge = Pool { pool: &pool, manner };
     let mut family = Supervisor::new(&charge, own, signals, (pool.restarts, pool.number))?;
-    pool.dismiss_old_standby();
-    family.keep()?;
+    pool.end_old_standby();
+    family.run()?;
     // Whoever connects from now on finds nobody, and starts another supervisor, which waits for the lock.
     let _ = fs::remove_file(&pool.socket);
     let _ = fs::remove_file(sockets::path(&pool.socket));
-    family.let_go();
-    store_door::sweep();
+    family.close_inherited();
+    store_server::sweep();
     Ok(())
 }
 
@@ -177,7 +177,7 @@ impl Charge for Pool<'_> {
         self.manner.program
     }
 
-    fn stays(&self) -> bool {
+    fn is_persistent(&self) -> bool {
         self.manner.stay
     }
 
@@ -198,6 +198,6 @@ impl Charge for Pool<'_> {
     }
 
     fn mountpoints(&self) -> Vec<PathBuf> {
-        mountpoint::held_by("self")
+        mountpoint::mounts_of_process("self")
     }
 }

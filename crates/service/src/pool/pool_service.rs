@@ -14,7 +14,7 @@ use crate::layers::zoned;
 use crate::mounts::flatten_after_unmount;
 use crate::process::daemon::StartupReport;
 use crate::process::node_memory;
-use crate::store_door;
+use crate::store_server;
 use libc::SIGHUP;
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -28,7 +28,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use vellum_door::{Door, Entrance, Files, PendingClients, Readable, Room};
+use vellum_ring_server::{Entrance, Files, PendingClients, Readable, RingServer, Room};
 use vellum_sys::cpu_latency::CpuLatency;
 use vellum_sys::{BlockedSignals, InheritedFds, drop_code, trim_memory};
 use vellum_union::Union;
@@ -76,7 +76,7 @@ pub(super) struct PoolService {
     board: SupervisorState,
     books: Mutex<Books>,
     /// How programs come to files beside the mounts.
-    door: Arc<Door<Union>>,
+    ring_server: Arc<RingServer<Union>>,
     /// A mount has gone.
     changed: Condvar,
 }
@@ -138,7 +138,7 @@ pub(super) fn serve(orders: &Orders<'_>, begin: ServiceStart) -> Result<(), Fail
         confined: orders.confined.clone(),
         processors: orders.processors,
         reaches_ceph: orders.reaches_ceph,
-        door: Door::new(orders.room.clone(), Arc::clone(&latency)),
+        ring_server: RingServer::new(orders.room.clone(), Arc::clone(&latency)),
         latency,
         pooled: orders.listeners.is_some(),
         board: orders.board,
@@ -174,7 +174,7 @@ pub(super) fn serve(orders: &Orders<'_>, begin: ServiceStart) -> Result<(), Fail
         .name("vellum-signals".into())
         .spawn(move || ending.end_on(&signals, &word))
         .map_err(|e| Failure::system("cannot start a thread").because(e))?;
-    orders.board.now_serving();
+    orders.board.set_serving();
     if let Some(pending) = pending
         && let Err(failure) = pending.ready()
     {
@@ -188,7 +188,7 @@ pub(super) fn serve(orders: &Orders<'_>, begin: ServiceStart) -> Result<(), Fail
         }
     };
     // What a command was writing to a store is of use to somebody, whatever became of the mounts.
-    store_door::wait_until_left();
+    store_server::wait_until_unused();
     served
 }
 
@@ -205,7 +205,7 @@ impl PoolService {
         instance.report.processors = config.keep_awake.report(self.processors, &self.latency);
         let keep_awake = config.keep_awake.is_wanted(self.processors);
         if keep_awake {
-            session.keep_awake(Arc::clone(&self.latency));
+            session.share_cpu_latency(Arc::clone(&self.latency));
         }
         let failed = |e: &dyn std::error::Error| Failure::system("serving the mount").because(e);
         let handle = session.handle();
@@ -222,14 +222,14 @@ impl PoolService {
         {
             tracing::warn!("what the last service was to forget may stay: {e}");
         }
-        let files = handouts.filter(|_| tree.hands_out()).map(|handouts| {
+        let files = handouts.filter(|_| tree.can_hand_out()).map(|handouts| {
             let entrance = Arc::<Entrance>::default();
             instance.entrance = Some(Arc::clone(&entrance));
             let tree = Arc::downgrade(&tree);
             Files { tree, entrance, numbers: handouts.numbers(config.volatile) }
         });
         let memory = generations.map(|memory| Readable { id: memory.id(), memory });
-        let number = self.door.add(vellum_door::Mount { memory, files, keep_awake });
+        let number = self.ring_server.add(vellum_ring_server::Mount { memory, files, keep_awake });
         {
             let mut books = self.books.lock();
             books.mounts += 1;
@@ -251,7 +251,7 @@ impl PoolService {
             }
             // The record first: a successor must not find a mount whose descriptors are being closed.
             record.close();
-            service.door.remove(number);
+            service.ring_server.remove(number);
             // `vellum umount` waits until the connection is closed: then the layers are free, unless they are still to be filled.
             let filled = config.fill_at_end.0 > 0 && ended.tree.needs_lowers();
             let handle = (!filled).then_some(handle);
@@ -273,7 +273,7 @@ impl PoolService {
         self.board.begin_mount();
         let started = std::thread::Builder::new().name("vellum-session".into()).spawn(serve);
         started.map(drop).map_err(|e| {
-            self.door.remove(number);
+            self.ring_server.remove(number);
             self.books.lock().mounts -= 1;
             failed(&e)
         })
@@ -306,10 +306,10 @@ impl PoolService {
             if looks.next() == Some(0) {
                 node_memory::look();
             }
-            self.door.sweep();
+            self.ring_server.sweep();
             let wait = Timespec { tv_sec: 0, tv_nsec: LOOK.subsec_nanos().into() };
             // Programs that have sent what cannot be closed keep others away, but nobody from mounting.
-            let no_programs = short || self.door.is_full();
+            let no_programs = short || self.ring_server.is_full();
             let programs = if no_programs { PollFlags::empty() } else { PollFlags::IN };
             // Those who cannot be let in for want of descriptors are there all the time: they are not looked at for a while.
             let owners = if short { PollFlags::empty() } else { PollFlags::IN };
@@ -327,16 +327,16 @@ impl PoolService {
                         short |= self.accept(&listeners.control).is_err_and(|e| sockets::is_shortage(&e));
                     }
                     if session {
-                        let greeted = self.door.greet(&listeners.session, namespace, &mut waiting);
+                        let greeted = self.ring_server.greet(&listeners.session, namespace, &mut waiting);
                         short |= greeted.is_err_and(|e| sockets::is_shortage(&e));
                     }
-                    self.door.hear(&mut waiting);
+                    self.ring_server.serve_waiting(&mut waiting);
                 }
                 Err(e) => return Err(Failure::system("the pool's socket").because(e)),
             }
             let books = self.books.lock();
             let stopping = books.stopping || self.board.is_ending();
-            let others = books.clients + books.ending + usize::from(store_door::is_used());
+            let others = books.clients + books.ending + usize::from(store_server::is_used());
             if books.mounts > 0 || others > 0 && !stopping {
                 idle_since = Instant::now();
             } else if stopping || !stay && idle_since.elapsed() >= IDLE {
@@ -358,7 +358,7 @@ impl PoolService {
         // Whatever becomes of the thread.
         let counted = ClientGuard(Arc::clone(self));
         let started = std::thread::Builder::new().name("vellum-client".into()).spawn(move || {
-            if let Err(error) = counted.0.hear(client) {
+            if let Err(error) = counted.0.serve_client(client) {
                 tracing::debug!(%error, "a client");
             }
         });
@@ -368,7 +368,7 @@ impl PoolService {
         Ok(())
     }
 
-    fn hear(self: &Arc<Self>, mut client: UnixStream) -> std::io::Result<()> {
+    fn serve_client(self: &Arc<Self>, mut client: UnixStream) -> std::io::Result<()> {
         client.set_read_timeout(Some(PATIENCE))?;
         client.set_write_timeout(Some(PATIENCE))?;
         let peer = vellum_sys::peer(client.as_fd())?;

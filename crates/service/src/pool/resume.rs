@@ -66,13 +66,17 @@ impl PredecessorMount {
         warm: Option<&PredecessorCache>,
     ) -> Result<Self, Failure> {
         let RecordedMount { request, negotiated, device, mut layers, handouts, memory, file } = found;
-        layers.outlive_their_service()?;
+        layers.check_persistent()?;
         layers.go_on = true;
         let session = SessionParameters::from_numbers(negotiated)
             .ok_or_else(|| Failure::system("its record says nothing sensible of the connection"))?;
         let memory = MountMemory::open(memory)?;
-        let held =
-            memory.ledger.held().into_iter().filter_map(|fd| Some((fd, inherited.take(fd)?))).collect();
+        let held = memory
+            .ledger
+            .held_descriptors()
+            .into_iter()
+            .filter_map(|fd| Some((fd, inherited.take(fd)?)))
+            .collect();
         let warm = warm.filter(|_| request.config.cache.is_some()).cloned();
         Ok(Self { request, session, device, layers, handouts, memory, held, file, warm })
     }

@@ -52,38 +52,38 @@ mod tests {
     const BRIEFLY: Option<Duration> = Some(Duration::from_millis(999));
 
     /// So many of these deaths until the mounts end.
-    fn until_the_end(lives: &mut ShortLives, death: Death, served: Option<Duration>) -> u32 {
+    fn deaths_until_the_end(lives: &mut ShortLives, death: Death, served: Option<Duration>) -> u32 {
         1 + (0..1000).take_while(|_| lives.count(death, served).is_some()).count() as u32
     }
 
     #[test]
-    fn ten_deaths_of_their_own_end_the_mounts_and_a_hundred_kills_do() {
+    fn ten_crashes_or_a_hundred_kills_end_the_mounts() {
         let mut lives = ShortLives::default();
-        assert_eq!(until_the_end(&mut lives, Death::Own, None), 10);
+        assert_eq!(deaths_until_the_end(&mut lives, Death::Own, None), 10);
         lives.reset();
-        assert_eq!(until_the_end(&mut lives, Death::Own, BRIEFLY), 10);
+        assert_eq!(deaths_until_the_end(&mut lives, Death::Own, BRIEFLY), 10);
         lives.reset();
-        assert_eq!(until_the_end(&mut lives, Death::Killed, None), 100);
+        assert_eq!(deaths_until_the_end(&mut lives, Death::Killed, None), 100);
         lives.reset();
         (0..50).for_each(|_| assert!(lives.count(Death::Killed, None).is_some()));
-        assert_eq!(until_the_end(&mut lives, Death::Own, None), 5, "both count");
+        assert_eq!(deaths_until_the_end(&mut lives, Death::Own, None), 5, "both count");
     }
 
     #[test]
-    fn a_life_that_serves_begins_the_count_anew() {
+    fn a_serving_service_resets_the_count() {
         let mut lives = ShortLives::default();
         for (death, served) in [(Death::Killed, BRIEFLY), (Death::Own, Some(SHORT_LIFE))] {
             (0..90).for_each(|_| assert!(lives.count(Death::Killed, None).is_some()));
             assert_eq!(lives.count(death, served), Some(Duration::ZERO), "{death:?}");
         }
-        assert_eq!(until_the_end(&mut lives, Death::Own, None), 9, "its own death counts for itself");
+        assert_eq!(deaths_until_the_end(&mut lives, Death::Own, None), 9, "its own death counts for itself");
         // However often.
         lives.reset();
         (0..1000).for_each(|_| assert_eq!(lives.count(Death::Killed, BRIEFLY), Some(Duration::ZERO)));
     }
 
     #[test]
-    fn the_next_one_comes_at_once_and_later_ones_later() {
+    fn restart_delays_grow_from_zero() {
         let mut lives = ShortLives::default();
         for death in 0..9 {
             assert_eq!(lives.count(Death::Own, None), Some(PAUSE * death));

@@ -9,11 +9,11 @@ use crate::failure::Failure;
 use crate::layers::ceph;
 use crate::layers::{self, OpenLayers};
 use crate::mounts::mountpoint::{self, mounts, top_mount};
-use crate::mounts::session_setup::{mount_at, settle};
+use crate::mounts::session_setup::{mount_at, prepare_process};
 use crate::process::cpu_idle::online_processors;
 use crate::process::daemon::StartupReport;
 use crate::sandbox::{Plan, Roots};
-use crate::store_door;
+use crate::store_server;
 use rustix::fs::{FileType, Mode, OFlags, fstat};
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
@@ -23,7 +23,7 @@ use vellum_sys::open_descriptors;
 /// Mounts, and serves until the mount is gone. `pending`: the parent that waits for the mount to be ready; without one, the process
 /// stays what it is. Call before any thread has been started.
 pub fn run(config: &Config, pending: Option<&StartupReport>) -> Result<(), Failure> {
-    settle();
+    prepare_process();
     let signals = supervisor::hold()?;
     // What is opened from here on is the service's.
     let own = open_descriptors();
@@ -42,7 +42,7 @@ pub fn run(config: &Config, pending: Option<&StartupReport>) -> Result<(), Failu
     let mount = mount.inspect_err(|_| take_away())?;
     let family = Supervisor::new(&mount, own, &signals, (0, supervisor::number()));
     let mut family = family.inspect_err(|_| take_away())?;
-    let kept = family.keep();
+    let kept = family.run();
     let served = family.board.has_served();
     let kept = match kept {
         Err(_) if !served => family.word.outcome(),
@@ -52,8 +52,8 @@ pub fn run(config: &Config, pending: Option<&StartupReport>) -> Result<(), Failu
         take_away();
     }
     if config.is_on_zoned() {
-        family.let_go();
-        store_door::sweep();
+        family.close_inherited();
+        store_server::sweep();
     }
     kept
 }
@@ -98,11 +98,12 @@ impl<'a> Mount<'a> {
         pending: Option<&'a StartupReport>,
     ) -> Result<Self, Failure> {
         let request = MountRequest::new(config, point, &layers, false);
-        let OpenLayers { lowers, upper, locks, door, .. } = layers;
+        let OpenLayers { lowers, upper, locks, store_socket, .. } = layers;
         let upper = upper.into_iter().flat_map(|(upper, work)| [upper, work]);
         let roots = upper.chain(lowers).filter_map(|layer| layer.root);
         let locks = locks.into_iter().map(OwnedFd::from);
-        let descriptors: Vec<_> = [device].into_iter().chain(roots).chain(locks).chain(door).collect();
+        let descriptors: Vec<_> =
+            [device].into_iter().chain(roots).chain(locks).chain(store_socket).collect();
         let (written, only_read) = request.roots();
         let roots =
             descriptors.iter().skip(1).take(written + only_read).map(identity).collect::<Result<_, _>>()?;

@@ -98,7 +98,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn a_new_socket_takes_the_place_of_an_old_one() {
+    fn a_new_socket_replaces_an_old_one() {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("p.sock");
         drop(bind(&socket).unwrap());

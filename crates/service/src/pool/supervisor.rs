@@ -31,9 +31,10 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use vellum_door::Room;
+use vellum_ring_server::Room;
 use vellum_sys::{
-    BlockedSignals, Fork, InheritedFds, close_all_but, find_code, fork, fork_with_descriptors, settle_memory,
+    BlockedSignals, Fork, InheritedFds, close_all_but, find_code, fork, fork_with_descriptors,
+    limit_allocator,
 };
 
 /// When services are killed for want of memory within so long of each other, they lack it for what they were left.
@@ -67,7 +68,7 @@ pub(super) trait Charge {
     }
 
     /// The service stays when nothing is mounted.
-    fn stays(&self) -> bool {
+    fn is_persistent(&self) -> bool {
         false
     }
 
@@ -176,19 +177,19 @@ impl<'a> Supervisor<'a> {
         family.own.extend([family.word.number(), family.service.number()]);
         family.own.extend(memory_group::watch());
         find_code();
-        family.be_woken();
+        family.signal_on_request();
         Ok(family)
     }
 
-    fn be_woken(&self) {
+    fn signal_on_request(&self) {
         if let Err(e) = self.word.signal_on_data(SIGUSR2) {
             tracing::warn!("signals to the service will not unmount: {e}");
         }
     }
 
     /// Keeps a service alive until it ends by itself, because there is nothing left to serve.
-    pub(super) fn keep(&mut self) -> Result<(), Failure> {
-        let kept = self.go_on();
+    pub(super) fn run(&mut self) -> Result<(), Failure> {
+        let kept = self.serve_until_end();
         // It would go on otherwise.
         if let Some(standby) = self.standby.take() {
             let _ = kill_process(standby, Signal::KILL);
@@ -198,11 +199,11 @@ impl<'a> Supervisor<'a> {
     }
 
     /// After the end: closes what the last service had open, which this process has had, too.
-    pub(super) fn let_go(&self) {
+    pub(super) fn close_inherited(&self) {
         close_all_but(&self.own);
     }
 
-    fn go_on(&mut self) -> Result<(), Failure> {
+    fn serve_until_end(&mut self) -> Result<(), Failure> {
         call_this(KEEPERS[0]);
         loop {
             let begun = Instant::now();
@@ -214,18 +215,18 @@ impl<'a> Supervisor<'a> {
                 _ if inherited => End::Inherited,
                 Ok(service) => {
                     if self.asked {
-                        self.take_away();
+                        self.unmount_all();
                     }
-                    self.attend(service)
+                    self.wait_for_service(service)
                 }
                 Err(why) => End::Died(why),
             };
-            self.board.service_is_gone();
+            self.board.set_service_gone();
             let how = match end {
                 End::Done => return Ok(()),
                 End::Failed => return Err(Failure::system("the service could not begin")),
                 End::AtOnce => {
-                    let _ = self.give_up::<()>("nobody is waited for");
+                    let _ = self.abort::<()>("nobody is waited for");
                     return Ok(());
                 }
                 _ if !self.board.has_served() && self.charge.listeners().is_none() => {
@@ -237,7 +238,7 @@ impl<'a> Supervisor<'a> {
                     }
                     String::new()
                 }
-                End::Killed | End::Inherited if self.lacks_memory(kills)? => {
+                End::Killed | End::Inherited if self.check_memory_shortage(kills)? => {
                     self.asked |= self.board.is_ending();
                     "the OOM killer killed the service; a successor serves its mounts".to_owned()
                 }
@@ -263,7 +264,7 @@ impl<'a> Supervisor<'a> {
 
     /// Whether the kernel has killed the service, or its supervisor, because their control group has too little memory. Again and again means
     /// that it cannot serve what it was left; an error then.
-    fn lacks_memory(&mut self, kills_before: u64) -> Result<bool, Failure> {
+    fn check_memory_shortage(&mut self, kills_before: u64) -> Result<bool, Failure> {
         if memory_group::kills() == kills_before {
             return Ok(false);
         }
@@ -278,7 +279,7 @@ impl<'a> Supervisor<'a> {
                 memory_group::path().display(),
             );
             tracing::error!("{why}");
-            return self.give_up(&why);
+            return self.abort(&why);
         }
         std::thread::sleep(PAUSE);
         Ok(true)
@@ -290,7 +291,7 @@ impl<'a> Supervisor<'a> {
         let Some(pause) = self.short_lives.count(death, served) else {
             let why = format!("the service dies as soon as it is started ({how}); its mounts end");
             tracing::error!("{why}");
-            return self.give_up(&why);
+            return self.abort(&why);
         };
         std::thread::sleep(pause);
         Ok(match death {
@@ -303,7 +304,7 @@ impl<'a> Supervisor<'a> {
     }
 
     /// Nobody will serve any more: has the kernel know, before the last descriptors are closed.
-    fn give_up<T>(&mut self, why: &str) -> Result<T, Failure> {
+    fn abort<T>(&mut self, why: &str) -> Result<T, Failure> {
         if let Ok(last) = self.start(true) {
             let _ = waitpid(Some(last), WaitOptions::empty());
         }
@@ -319,9 +320,9 @@ impl<'a> Supervisor<'a> {
                 Ok(Fork::Parent(standby)) => self.standby = Some(standby),
                 Ok(Fork::Child) => {
                     call_this(KEEPERS[1]);
-                    self.sleep_until_death_of(supervisor);
+                    self.wait_for_end_of(supervisor);
                     call_this(KEEPERS[0]);
-                    self.be_woken();
+                    self.signal_on_request();
                     inherited = true;
                 }
                 Err(e) => {
@@ -334,7 +335,7 @@ impl<'a> Supervisor<'a> {
     }
 
     /// What the standby does.
-    fn sleep_until_death_of(&self, supervisor: Pid) {
+    fn wait_for_end_of(&self, supervisor: Pid) {
         if let Err(e) = set_parent_process_death_signal(Some(Signal::USR1)) {
             tracing::error!("the standby cannot watch the supervisor: {e}");
         }
@@ -409,7 +410,7 @@ impl<'a> Supervisor<'a> {
         let processors = online_processors();
         // Nor can this be read.
         boot_id::run();
-        settle_memory(processors.unwrap_or(1));
+        limit_allocator(processors.unwrap_or(1));
         // Nothing can be mounted afterwards.
         let room = self.charge.listeners().and_then(|_| Room::create());
         let confined = sandbox::enter(&plan);
@@ -419,7 +420,7 @@ impl<'a> Supervisor<'a> {
             listeners: self.charge.listeners(),
             pending: self.charge.pending(),
             program: self.charge.program(),
-            stay: self.charge.stays(),
+            stay: self.charge.is_persistent(),
             supervisor,
             user_namespace: user_namespace(),
             confined: confined.parts.clone(),
@@ -453,7 +454,7 @@ impl<'a> Supervisor<'a> {
     }
 
     /// Waits until the service has ended.
-    fn attend(&mut self, service: Pid) -> End {
+    fn wait_for_service(&mut self, service: Pid) -> End {
         let mut replace = false;
         loop {
             match self.signals.rest() {
@@ -477,7 +478,7 @@ impl<'a> Supervisor<'a> {
             }
             if self.board.is_ending() && !self.asked {
                 self.asked = true;
-                self.take_away();
+                self.unmount_all();
             }
             let mut end = None;
             while let Ok(Some((process, status))) = wait(WaitOptions::NOHANG) {
@@ -498,7 +499,7 @@ impl<'a> Supervisor<'a> {
 
     /// Takes the mounts away; who uses them is served until they leave. In a process of its own: it waits for the service, which may
     /// die meanwhile.
-    fn take_away(&self) {
+    fn unmount_all(&self) {
         match fork() {
             Ok(Fork::Parent(_)) => {}
             Ok(Fork::Child) => {

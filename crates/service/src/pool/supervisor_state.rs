@@ -72,13 +72,13 @@ impl SupervisorState {
         }
     }
 
-    pub(super) fn now_serving(&self) {
+    pub(super) fn set_serving(&self) {
         self.set(Word::Serves, 1);
         self.begin_mount();
     }
 
     /// The service is no more, for certain.
-    pub(super) fn service_is_gone(&self) {
+    pub(super) fn set_service_gone(&self) {
         self.set(Word::Service, 0);
     }
 
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lives_that_end_soon_after_each_other_for_want_of_memory_are_counted() {
+    fn frequent_out_of_memory_kills_are_counted() {
         let board = SupervisorState::create(0).unwrap();
         // The machine has been up for less than that.
         assert_eq!(board.count_starved(7, 60), 1);
@@ -157,7 +157,7 @@ mod tests {
         let board = SupervisorState::create(0).unwrap();
         board.begin_mount();
         std::thread::sleep(Duration::from_millis(30));
-        board.now_serving();
+        board.set_serving();
         assert!(board.served_for() >= Some(Duration::from_millis(29)), "{:?}", board.served_for());
         board.expect_service();
         assert_eq!(board.served_for(), None);

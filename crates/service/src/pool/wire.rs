@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::failure::Failure;
 use crate::layers::OpenLayers;
 use crate::layers::source::LayerSource;
-use crate::store_door::DeviceId;
+use crate::store_server::DeviceId;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -40,7 +40,7 @@ pub(super) enum Request {
 }
 
 /// A mount that has been made, and its layers. The descriptors come in the order: the device, the roots of layers that have one, as
-/// [`OpenLayers::all`] has them, the locks, the upper's own mount and its store's door if
+/// [`OpenLayers::all`] has them, the locks, the upper's own mount and its store socket if
 /// there is one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -52,7 +52,7 @@ pub(super) struct MountRequest {
     pub(super) device: u64,
     /// There is a mount of the upper of its own, for files that are handed out.
     pub(super) handouts: bool,
-    /// The door of the upper's store comes last.
+    /// The socket of the upper's store comes last.
     pub(super) door: bool,
 }
 
@@ -60,19 +60,19 @@ impl MountRequest {
     /// What has been mounted, of what was asked for.
     pub(super) fn new(config: &Config, mountpoint: &Path, layers: &OpenLayers, handouts: bool) -> Self {
         Self {
-            config: layers.found(config, mountpoint),
+            config: layers.resolve(config, mountpoint),
             locks: layers.locks.len(),
             device: super::handout_mounts::device_of(mountpoint),
             handouts,
-            door: layers.door.is_some(),
+            door: layers.store_socket.is_some(),
         }
     }
 
     /// How many of the roots that go with it are of layers that are written to, and how many of others.
     pub(super) fn roots(&self) -> (usize, usize) {
-        let written = self.config.written().into_iter().flat_map(|(upper, work)| [upper, work]);
+        let written = self.config.writable_layers().into_iter().flat_map(|(upper, work)| [upper, work]);
         let has_root = |source: &&LayerSource| source.has_root();
-        (written.filter(has_root).count(), self.config.only_read().filter(has_root).count())
+        (written.filter(has_root).count(), self.config.read_only_layers().filter(has_root).count())
     }
 
     /// How many descriptors go with it.
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_refused() {
+    fn malformed_messages_are_refused() {
         for bytes in [&[0xff; 8][..], &[2, 0, 0, 0, 0, 0, 0, 0, b'{', b'x'], &[0, 0, 0, 0, 1, 0, 0, 0, b'+']]
         {
             let (mut one, mut other) = UnixStream::pair().unwrap();

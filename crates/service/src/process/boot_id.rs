@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_is_sixteen_bytes() {
+    fn a_boot_id_parses_to_sixteen_bytes() {
         assert!(run().is_some());
         let shown = "00112233-4455-6677-8899-aabbccddeeff\n";
         assert_eq!(parsed(shown).unwrap()[..3], [0, 0x11, 0x22]);

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_machine_is_left_alone_unless_asked_for() {
+    fn idle_states_of_large_machines_are_kept_by_default() {
         let wanted = |what: KeepAwake| [Some(1), Some(FEW), Some(FEW + 1), None].map(|n| what.is_wanted(n));
         assert_eq!(wanted(KeepAwake::Auto), [true, true, false, false]);
         assert_eq!(wanted(KeepAwake::On), [true; 4]);

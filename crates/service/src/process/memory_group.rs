@@ -29,11 +29,11 @@ static OWN: OnceLock<Groups> = OnceLock::new();
 
 /// Opens the groups of this process, before it gives up its right to. Where there are none, nothing is limited.
 pub(crate) fn open() {
-    OWN.get_or_init(Groups::here);
+    OWN.get_or_init(Groups::detect);
 }
 
 /// The groups that [`open`] has found.
-pub(crate) fn own() -> &'static Groups {
+pub(crate) fn current() -> &'static Groups {
     OWN.get_or_init(Groups::default)
 }
 
@@ -49,7 +49,7 @@ struct LimitWatch {
 }
 
 impl LimitWatch {
-    fn here() -> Self {
+    fn detect() -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let Some((version, top, path)) = find(&read("/proc/self/cgroup"), &read("/proc/self/mounts")) else {
             return Self::default();
@@ -77,7 +77,7 @@ impl LimitWatch {
 
 /// Opens what says how much memory there is; the numbers of the descriptors, which are to stay open.
 pub(crate) fn watch() -> Vec<RawFd> {
-    let watched = WATCHED.get_or_init(LimitWatch::here);
+    let watched = WATCHED.get_or_init(LimitWatch::detect);
     watched.limits.iter().chain(&watched.kills).map(AsRawFd::as_raw_fd).collect()
 }
 
@@ -125,7 +125,7 @@ enum Version {
 }
 
 impl Groups {
-    fn here() -> Self {
+    fn detect() -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let Some((version, top, path)) = find(&read("/proc/self/cgroup"), &read("/proc/self/mounts")) else {
             return Self::default();
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_above_count_too_and_what_the_kernel_takes_back_does_not() {
+    fn parent_groups_count_and_reclaimable_memory_does_not() {
         let dir = tempfile::tempdir().unwrap();
         let group = |path: &str, limit: &str, used: u64, pages: u64| {
             let dir = dir.path().join(path);
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_killed_in_the_group_itself_is_counted() {
+    fn kills_in_the_group_itself_are_counted() {
         let dir = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
         let kills = |version| kills_in(&LimitWatch::kills_of(version, dir.path())?);
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn small_groups_keep_some_room_and_none_is_less_than_nothing() {
+    fn room_has_a_minimum_and_is_never_negative() {
         assert_eq!(room(16 * MIB, 3 * MIB, 0, 0), 5 * MIB);
         assert_eq!(room(4 * MIB, 0, 0, 0), 2 * MIB);
         assert_eq!(room(16 * MIB, 15 * MIB, 0, 3 * MIB), 0);
@@ -349,8 +349,8 @@ mod tests {
     }
 
     #[test]
-    fn own_groups_can_be_asked() {
-        let here = Groups::here();
+    fn the_own_groups_limit_is_readable() {
+        let here = Groups::detect();
         assert!(here.room(0) > 0, "{here:?}");
         assert!(!here.is_limited() || here.room(0) < u64::MAX);
         here.wait(Duration::from_millis(1));

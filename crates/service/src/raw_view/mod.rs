@@ -49,17 +49,17 @@ impl RawView {
     /// Shows `branch`.
     #[must_use]
     pub fn new(branch: Arc<dyn Branch>) -> Self {
-        Self::seen(branch, View::Plain)
+        Self::with_view(branch, View::Plain)
     }
 
     /// Shows an upper layer on CephFS as it would lie on a filesystem of this host.
     #[must_use]
-    pub fn hosted(branch: Arc<dyn Branch>) -> Self {
+    pub fn host_view(branch: Arc<dyn Branch>) -> Self {
         let hosted = HostView::with_root(&*branch.root());
-        Self::seen(branch, View::Hosted(hosted))
+        Self::with_view(branch, View::Hosted(hosted))
     }
 
-    fn seen(branch: Arc<dyn Branch>, view: View) -> Self {
+    fn with_view(branch: Arc<dyn Branch>, view: View) -> Self {
         let nodes = Mutex::new(Nodes::new(branch.root()));
         Self { branch, view, nodes, opens: Mutex::default(), next: AtomicU64::new(1) }
     }
@@ -76,8 +76,8 @@ impl RawView {
         Session::new(Arc::new(self), FuseMount { device: connection, mountpoint: PathBuf::new() }, options)
     }
 
-    fn held(&self, node: NodeId) -> Result<ViewObject> {
-        self.nodes.lock().held(node)
+    fn object(&self, node: NodeId) -> Result<ViewObject> {
+        self.nodes.lock().object(node)
     }
 
     fn opened(&self, open: Open) -> OpenReply {
@@ -108,7 +108,7 @@ impl RawView {
 
 impl Filesystem for RawView {
     fn lookup(&self, _: &Context<'_>, parent: NodeId, name: Name<'_>) -> Result<Option<Entry>> {
-        let parent = self.held(parent)?;
+        let parent = self.object(parent)?;
         self.view.find(directory(&parent)?, name)?.map(|held| self.entry(held)).transpose()
     }
 
@@ -117,18 +117,18 @@ impl Filesystem for RawView {
     }
 
     fn getattr(&self, _: &Context<'_>, node: NodeId, _: Option<Handle>) -> Result<AttrReply> {
-        Ok(AttrReply { attr: self.view.attr(&self.held(node)?)?, ttl: Duration::ZERO })
+        Ok(AttrReply { attr: self.view.attr(&self.object(node)?)?, ttl: Duration::ZERO })
     }
 
     fn readlink(&self, _: &Context<'_>, node: NodeId, buf: &mut [u8]) -> Result<usize> {
-        self.held(node)?.object().read_link(buf)
+        self.object(node)?.object().read_link(buf)
     }
 
     fn open(&self, _: &Context<'_>, node: NodeId, flags: OpenFlags) -> Result<OpenReply> {
         if flags.intersects(OpenFlags::ACCMODE | OpenFlags::TRUNC) {
             return Err(Errno::ROFS.into());
         }
-        let held = self.held(node)?;
+        let held = self.object(node)?;
         let file = held.object().reopen(OpenMode::READ)?;
         Ok(self.opened(Open::File((file, self.view.own_blocks(&held)?))))
     }
@@ -143,7 +143,7 @@ impl Filesystem for RawView {
 
     fn opendir(&self, _: &Context<'_>, node: NodeId, _: OpenFlags) -> Result<OpenReply> {
         let mut listing = Listing::new();
-        self.view.list(directory(&self.held(node)?)?, &mut |name, ino, kind| {
+        self.view.list(directory(&self.object(node)?)?, &mut |name, ino, kind| {
             listing.push((name.to_owned(), ino, kind));
         })?;
         Ok(self.opened(Open::Directory(Arc::new(listing))))
@@ -178,11 +178,11 @@ impl Filesystem for RawView {
     }
 
     fn getxattr(&self, _: &Context<'_>, node: NodeId, name: &CStr, buf: &mut [u8]) -> Result<usize> {
-        self.view.get_xattr(&self.held(node)?, name, buf)
+        self.view.get_xattr(&self.object(node)?, name, buf)
     }
 
     fn listxattr(&self, _: &Context<'_>, node: NodeId, buf: &mut [u8]) -> Result<usize> {
-        self.view.list_xattr(&self.held(node)?, buf)
+        self.view.list_xattr(&self.object(node)?, buf)
     }
 
     fn lseek(&self, _: &Context<'_>, _: NodeId, handle: Handle, offset: u64, whence: Seek) -> Result<u64> {

@@ -41,7 +41,7 @@ impl Nodes {
     }
 
     /// What is behind a node. ESTALE: it was never told, or is forgotten.
-    pub(super) fn held(&self, node: NodeId) -> Result<ViewObject> {
+    pub(super) fn object(&self, node: NodeId) -> Result<ViewObject> {
         if node == NodeId::ROOT {
             return Ok(self.root.clone());
         }

@@ -278,7 +278,7 @@ fn rules(plan: &Plan) -> Result<Rules, BackendError> {
             rules.insert(call, Vec::new());
         }
         // A directory for a proof, as a mount of its own that is nowhere in the tree.
-        let mounts = one(2, SeccompCmpOp::Eq, vellum_sys::mount::alone_flags().bits().into())?;
+        let mounts = one(2, SeccompCmpOp::Eq, vellum_sys::mount::detached_directory_flags().bits().into())?;
         rules.insert(libc::SYS_open_tree, vec![mounts]);
     }
     if plan.ceph.is_some() {
@@ -292,8 +292,8 @@ fn rules(plan: &Plan) -> Result<Rules, BackendError> {
         rules.insert(libc::SYS_memfd_create, Vec::new());
     }
     let is = |argument, value| one(argument, SeccompCmpOp::Eq, value);
-    if plan.has_store_door() {
-        // Commands at the door of the store, a socket that is open: who they are, and what they say. A pool's service, and clusters, may more.
+    if plan.has_store_server() {
+        // Commands at the store socket, which is open: who they are, and what they say. A pool's service, and clusters, may more.
         rules.entry(libc::SYS_accept4).or_default();
         rules.entry(libc::SYS_getsockopt).or_insert(vec![is(1, libc::SOL_SOCKET as u64)?]);
         rules.entry(libc::SYS_recvfrom).or_insert(vec![is(4, 0)?]);
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_dangerous_is_not_in_the_list() {
+    fn dangerous_calls_are_not_allowed() {
         let rules = rules(&plan(Some(crate::sandbox::Roots::default()))).unwrap();
         for call in [
             libc::SYS_execve,
@@ -391,13 +391,13 @@ mod tests {
     }
 
     #[test]
-    fn memory_files_are_made_only_where_there_is_a_cache() {
+    fn memory_files_are_allowed_only_with_a_cache() {
         let plan = Plan { cache: true, ..plan(Some(crate::sandbox::Roots::default())) };
         assert!(rules(&plan).unwrap().contains_key(&libc::SYS_memfd_create));
     }
 
     #[test]
-    fn sockets_are_made_only_for_clusters_and_hear_nobody() {
+    fn client_sockets_are_allowed_only_for_clusters() {
         for roots in [None, Some(crate::sandbox::Roots::default())] {
             let pooled = roots.is_none();
             let rules = rules(&Plan { ceph: Some(Vec::new()), ..plan(roots) }).unwrap();
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_heard_only_where_a_store_is_written() {
+    fn command_sockets_are_allowed_only_for_writable_stores() {
         for (zoned, writable) in [(false, true), (true, false), (true, true)] {
             let plan = Plan { zoned, writable, ..plan(Some(crate::sandbox::Roots::default())) };
             let rules = rules(&plan).unwrap();
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_are_received_only_where_layers_come_later() {
+    fn receiving_descriptors_is_allowed_only_in_pools() {
         assert!(rules(&plan(None)).unwrap().contains_key(&libc::SYS_recvmsg));
     }
 }

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_that_is_only_read_keeps_less() {
+    fn a_read_only_mount_keeps_fewer_capabilities() {
         assert_eq!(names(needed(&plan(false), true)), "dac_read_search, fowner, sys_admin");
         let writable = needed(&plan(true), true);
         assert_eq!(names(writable), "chown, dac_override, fowner, fsetid, sys_admin, mknod, lease, setfcap");

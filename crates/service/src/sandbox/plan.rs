@@ -84,8 +84,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Whether commands come in by the door of a store, beside the mount.
-    pub(super) fn has_store_door(&self) -> bool {
+    /// Whether commands come in by a store socket.
+    pub(super) fn has_store_server(&self) -> bool {
         self.zoned && self.writable
     }
 

@@ -113,11 +113,11 @@ impl CephInode {
 
     /// Whether both are of one client.
     #[must_use]
-    pub fn is_beside(&self, other: &Self) -> bool {
+    pub fn has_same_client(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.client, &other.client)
     }
 
-    fn found(&self, stat: &Statx) -> Stat {
+    fn stat_of(&self, stat: &Statx) -> Stat {
         let time =
             |at: libc::timespec| Time { secs: at.tv_sec, nanos: u32::try_from(at.tv_nsec).unwrap_or(0) };
         Stat {
@@ -145,17 +145,17 @@ impl CephInode {
         let (mut found, mut stat) = (ptr::null_mut(), Statx::new());
         on_inode!(self, ceph_ll_lookup, name.as_ptr(), &raw mut found, &raw mut stat, ATTRIBUTES, 0)?;
         let found = Self::new(&self.client, found, self.sending)?;
-        let stat = if found.is_left() { found.stat()? } else { self.found(&stat) };
+        let stat = if found.is_stale() { found.stat()? } else { self.stat_of(&stat) };
         Ok((found, stat))
     }
 
     /// Whether its attributes have to be asked for: a name was moved out of it.
-    fn is_left(&self) -> bool {
+    fn is_stale(&self) -> bool {
         self.client.left.last(self.raw.raw()).is_some()
     }
 
     /// Has the cluster say what its attributes are.
-    fn ask_for_attributes(&self) -> Result<()> {
+    fn request_attributes(&self) -> Result<()> {
         // Only that it answers is of use.
         let asked = on_inode!(self, ceph_ll_getxattr, stale_dirs::ASKS.as_ptr(), ptr::null_mut(), 0);
         match asked {
@@ -167,19 +167,19 @@ impl CephInode {
     /// Attributes.
     pub fn stat(&self) -> Result<Stat> {
         if let Some(time) = self.client.left.last(self.raw.raw()) {
-            self.ask_for_attributes()?;
-            self.client.left.is_right(self.raw.raw(), time);
+            self.request_attributes()?;
+            self.client.left.mark_fresh(self.raw.raw(), time);
         }
         let mut stat = Statx::new();
         on_inode!(self, ceph_ll_getattr, &raw mut stat, ATTRIBUTES, 0)?;
-        Ok(self.found(&stat))
+        Ok(self.stat_of(&stat))
     }
 
     /// Attributes, and a number that every change of the inode changes, by whatever client; None: the cluster does not say.
     pub fn stat_version(&self) -> Result<(Stat, Option<u64>)> {
         let mut stat = Statx::new();
         on_inode!(self, ceph_ll_getattr, &raw mut stat, ATTRIBUTES | VERSION, 0)?;
-        Ok((self.found(&stat), (stat.mask & VERSION != 0).then_some(stat.version)))
+        Ok((self.stat_of(&stat), (stat.mask & VERSION != 0).then_some(stat.version)))
     }
 
     /// Changes attributes.
@@ -330,22 +330,22 @@ impl CephInode {
 
     /// Makes a directory in this one. EEXIST.
     pub fn make_dir(&self, name: &CStr, mode: u32) -> Result<()> {
-        self.making(|to, stat| on_inode!(self, ceph_ll_mkdir, name.as_ptr(), mode, to, stat, 0, 0))
+        self.take_inode(|to, stat| on_inode!(self, ceph_ll_mkdir, name.as_ptr(), mode, to, stat, 0, 0))
     }
 
     /// Makes a file, device, fifo or socket in this directory; `mode` has type bits. EEXIST.
     pub fn make_node(&self, name: &CStr, mode: u32, rdev: u64) -> Result<()> {
-        self.making(|to, stat| on_inode!(self, ceph_ll_mknod, name.as_ptr(), mode, rdev, to, stat, 0, 0))
+        self.take_inode(|to, stat| on_inode!(self, ceph_ll_mknod, name.as_ptr(), mode, rdev, to, stat, 0, 0))
     }
 
     /// Makes a symbolic link in this directory. EEXIST.
     pub fn make_symlink(&self, name: &CStr, target: &CStr) -> Result<()> {
         let target = target.as_ptr();
-        self.making(|to, stat| on_inode!(self, ceph_ll_symlink, name.as_ptr(), target, to, stat, 0, 0))
+        self.take_inode(|to, stat| on_inode!(self, ceph_ll_symlink, name.as_ptr(), target, to, stat, 0, 0))
     }
 
     /// Takes the inode that a call hands out, to give its reference back.
-    fn making(&self, make: impl FnOnce(*mut *mut Inode, *mut Statx) -> Result<usize>) -> Result<()> {
+    fn take_inode(&self, make: impl FnOnce(*mut *mut Inode, *mut Statx) -> Result<usize>) -> Result<()> {
         let (mut made, mut stat) = (ptr::null_mut(), Statx::new());
         make(&raw mut made, &raw mut stat)?;
         Self::new(&self.client, made, self.sending).map(drop)
@@ -373,14 +373,14 @@ impl CephInode {
         on_inode!(self, ceph_ll_rename, name.as_ptr(), to.raw.raw(), to_name.as_ptr())?;
         if self.raw.raw() != to.raw.raw() && !self.client.left.note(self.raw.raw()) {
             // It is done, whatever comes of this.
-            let _ = self.ask_for_attributes();
+            let _ = self.request_attributes();
         }
         Ok(())
     }
 
     /// EXDEV when the other is of another client, to which its address would mean nothing.
     fn require_beside(&self, other: &Self) -> Result<()> {
-        if self.is_beside(other) { Ok(()) } else { Err(Errno::XDEV) }
+        if self.has_same_client(other) { Ok(()) } else { Err(Errno::XDEV) }
     }
 
     /// Opens a regular file with `flags` of open(2).

@@ -50,7 +50,7 @@ impl StaleDirs {
     }
 
     /// The cluster has answered a question that was asked after that time.
-    pub(super) fn is_right(&self, dir: *const Inode, time: u64) {
+    pub(super) fn mark_fresh(&self, dir: *const Inode, time: u64) {
         let mut at = self.at();
         if at.0.get(&dir.addr()) == Some(&time) {
             at.0.remove(&dir.addr());
@@ -65,15 +65,15 @@ mod tests {
     use std::ptr;
 
     #[test]
-    fn what_is_left_again_meanwhile_is_set_right_again() {
+    fn a_directory_made_stale_during_repair_is_repaired_again() {
         let (left, dir) = (StaleDirs::default(), ptr::without_provenance(8));
         assert_eq!(left.last(dir), None);
         assert!(left.note(dir));
         let first = left.last(dir).unwrap();
         assert!(left.note(dir));
-        left.is_right(dir, first);
+        left.mark_fresh(dir, first);
         let second = left.last(dir).unwrap();
-        left.is_right(dir, second);
+        left.mark_fresh(dir, second);
         assert_eq!(left.last(dir), None);
         let others = (0..MOST + 1).map(|number| left.note(ptr::without_provenance(8 * (number + 2))));
         assert_eq!(others.filter(|noted| *noted).count(), MOST);

@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 
 /// Says that this process is the one that is borrowed from.
 const CHILD: &str = "VELLUM_TEST_BORROWED";
-const NAME: &str = "remote_call::tests::calls_under_way_notice_nothing";
+const NAME: &str = "remote_call::tests::interrupted_system_calls_resume_unchanged";
 
 #[repr(align(64))]
 struct Stack(std::cell::UnsafeCell<[u8; 4096]>);
@@ -104,7 +104,7 @@ fn threads(child: &Child) -> usize {
 }
 
 #[test]
-fn calls_under_way_notice_nothing() {
+fn interrupted_system_calls_resume_unchanged() {
     if std::env::var_os(CHILD).is_some() {
         std::process::exit(child());
     }
@@ -136,7 +136,7 @@ fn calls_under_way_notice_nothing() {
 }
 
 #[test]
-fn a_process_that_has_ended_is_none() {
+fn an_ended_process_is_refused() {
     let mut child = Command::new("true").spawn().unwrap();
     child.wait().unwrap();
     assert_eq!(BorrowedThread::stop_process(child.id()).err(), Some(Errno::SRCH));
@@ -228,7 +228,7 @@ fn another_user_gets_no_registers() {
 
 /// A thread that is held ends because another one, which is not yet held, becomes another program.
 #[test]
-fn a_program_that_becomes_another_one_meanwhile_holds_nobody_up() {
+fn an_exec_during_a_remote_call_does_not_block() {
     use std::io::{Read, Write};
     use std::os::unix::process::CommandExt;
     if std::env::var_os(CHILD).is_some() {
@@ -239,7 +239,7 @@ fn a_program_that_becomes_another_one_meanwhile_holds_nobody_up() {
         drop(other);
         panic!("{failed}");
     }
-    let name = "remote_call::tests::a_program_that_becomes_another_one_meanwhile_holds_nobody_up";
+    let name = "remote_call::tests::an_exec_during_a_remote_call_does_not_block";
     let mut command = Command::new("/proc/self/exe");
     command.args([name, "--exact"]).env(CHILD, "1").stdin(Stdio::piped());
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();

@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_worth_it_for_some_files_after_each_that_was_missed() {
+    fn the_probe_budget_is_refilled_by_each_miss() {
         let attr_probe = AttrProbeBudget::new();
         assert!(!attr_probe.take_probe());
         for _ in 0..2 {

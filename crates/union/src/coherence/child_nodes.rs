@@ -94,7 +94,7 @@ mod tests {
     use std::ffi::CString;
 
     #[test]
-    fn names_are_found_however_many_there_are() {
+    fn child_nodes_are_found_in_both_representations() {
         let names: Vec<CString> = (0..100).map(|n| CString::new(format!("n{n}")).unwrap()).collect();
         let (mut live, mut most) = (ChildNodes::<()>::default(), 0);
         for round in 0..3 {

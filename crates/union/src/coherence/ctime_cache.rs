@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_stated_holds_while_the_layer_s_time_stays() {
+    fn a_reported_ctime_holds_while_the_layer_is_unchanged() {
         let times = CtimeCache::new();
         assert_eq!(times.get(7, at(5, 5)), None);
         times.keep(7, at(5, 5), at(4, 999_999_999));
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mixture_of_two_is_none() {
+    fn a_torn_entry_is_ignored() {
         static TIMES: CtimeCache = CtimeCache::new();
         let writers = [1, 2].map(|who| {
             thread::spawn(move || (0..50_000).for_each(|n| TIMES.keep(7, at(who, 0), at(who, n))))

@@ -20,7 +20,7 @@ impl Coherence {
 
     /// Something has been done to a file that has changed its time in the layer, which `stat` tells; `kernel_ctime`: when it was changed, if the
     /// kernel says so now. One after the other: who changes the file meanwhile comes here once more. What `stat` has said, if it was asked.
-    pub(crate) fn keep_ctime(
+    pub(crate) fn record_ctime(
         &self,
         file: &File,
         kernel_ctime: Option<Timestamp>,

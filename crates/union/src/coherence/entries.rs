@@ -103,7 +103,7 @@ impl Entries {
     }
 
     /// Counts a search that has found nothing; true: from `most` of them on, while the names have not been listed.
-    pub(crate) fn searched(&self, most: u8) -> bool {
+    pub(crate) fn count_search(&self, most: u8) -> bool {
         let mut cache = self.cache.lock();
         cache.searches = cache.searches.saturating_add(1);
         cache.listing.is_none() && cache.searches >= most
@@ -125,7 +125,7 @@ impl Entries {
     }
 
     /// A name that is there has another node from now on.
-    pub(crate) fn leads_to(&self, name: &CStr, node: &Arc<Node>) {
+    pub(crate) fn set_node(&self, name: &CStr, node: &Arc<Node>) {
         let mut cache = self.cache.lock();
         let name = cache.name(name);
         cache.live.set(name, Arc::downgrade(node));

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_death_at_any_store_leaves_a_number_that_has_only_grown() {
+    fn generations_never_decrease_over_a_crash() {
         let generations = std::rc::Rc::new(Generations::create().unwrap());
         let (id, node) = (generations.id(), NodeId(7 << 32 | 70_000));
         let look = {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_refused() {
+    fn foreign_memory_is_refused() {
         let other = crate::Ledger::create().unwrap();
         assert!(Generations::open(other.descriptor().try_clone_to_owned().unwrap()).is_err());
     }

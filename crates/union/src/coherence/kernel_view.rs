@@ -40,7 +40,7 @@ impl Coherence {
 
     /// Has the kernel forget what it knows of a file's attributes. Where set-id bits have gone, before it is answered: it does not expect
     /// that of a write or an open, and would go on to run the file with them.
-    pub(crate) fn tell_attributes_changed(&self, node: &Node) {
+    pub(crate) fn notify_attributes_changed(&self, node: &Node) {
         if let Err(error) = self.recall_attributes(node.id) {
             tracing::warn!(%error, "the kernel was not told of changed attributes");
         }

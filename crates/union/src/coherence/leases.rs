@@ -42,9 +42,9 @@ impl DirLease {
     }
 
     /// The kernel has just heard of the directory.
-    pub(crate) fn nothing(&self) {
+    pub(crate) fn reset(&self) {
         self.attributes.store(false, SeqCst);
-        self.take_back_names();
+        self.recall_names();
     }
 
     /// The kernel is being told a list of names.
@@ -53,14 +53,18 @@ impl DirLease {
     }
 
     /// Whether the kernel may believe in a list, which is about to be taken back. Not while it is being told one.
-    pub(crate) fn take_back_names(&self) -> bool {
+    pub(crate) fn recall_names(&self) -> bool {
         let names = self.names.load(SeqCst);
         self.taken_back.swap(names, SeqCst) != names
     }
 
     /// Whether no answer is on its way, of those `under_way`, that a change of the directory's names would make wrong for ever. The caller holds the
     /// directory's `ops` exclusively: what begins later sees that it is shared.
-    pub(crate) fn is_settled(&self, under_way: impl FnOnce() -> Box<dyn ActiveOperations>, now: u64) -> bool {
+    pub(crate) fn has_no_pending_answers(
+        &self,
+        under_way: impl FnOnce() -> Box<dyn ActiveOperations>,
+        now: u64,
+    ) -> bool {
         let names = self.names.load(SeqCst);
         if self.shared.load(SeqCst) != now {
             self.shared.store(now, SeqCst);
@@ -72,7 +76,7 @@ impl DirLease {
             *waits = Some(Box::new(Waits { answers: Some(under_way()), names }));
         }
         let Some(waits) = &mut *waits else { return true };
-        waits.answers.take_if(|answers| answers.is_over());
+        waits.answers.take_if(|answers| answers.is_finished());
         waits.answers.is_none()
     }
 }
@@ -87,31 +91,37 @@ mod tests {
     struct Slow(Arc<AtomicBool>);
 
     impl ActiveOperations for Slow {
-        fn is_over(&self) -> bool {
+        fn is_finished(&self) -> bool {
             !self.0.load(SeqCst)
         }
     }
 
     #[test]
-    fn answers_that_are_on_their_way_are_waited_for() {
+    fn a_recall_waits_for_pending_answers() {
         let kernel = Slow(Arc::new(AtomicBool::new(true)));
         let now = || Box::new(kernel.clone()) as Box<dyn ActiveOperations>;
         let lease = DirLease::everything();
-        lease.nothing();
-        assert!(lease.is_settled(now, 1), "nothing was told");
+        lease.reset();
+        assert!(lease.has_no_pending_answers(now, 1), "nothing was told");
         lease.note_names_sent();
-        assert!(!lease.is_settled(now, 1) && !lease.is_settled(now, 1), "a list is on its way");
+        assert!(
+            !lease.has_no_pending_answers(now, 1) && !lease.has_no_pending_answers(now, 1),
+            "a list is on its way"
+        );
         kernel.0.store(false, SeqCst);
-        assert!(lease.is_settled(now, 1), "it has arrived");
+        assert!(lease.has_no_pending_answers(now, 1), "it has arrived");
         kernel.0.store(true, SeqCst);
         lease.note_names_sent();
-        assert!(!lease.is_settled(now, 1), "another one");
+        assert!(!lease.has_no_pending_answers(now, 1), "another one");
         kernel.0.store(false, SeqCst);
-        assert!(lease.is_settled(now, 1) && lease.is_settled(|| panic!("asked again"), 1), "once");
-        assert!(lease.take_back_names() && !lease.take_back_names());
+        assert!(
+            lease.has_no_pending_answers(now, 1) && lease.has_no_pending_answers(|| panic!("asked again"), 1),
+            "once"
+        );
+        assert!(lease.recall_names() && !lease.recall_names());
         kernel.0.store(true, SeqCst);
-        assert!(lease.is_settled(now, 1), "it was taken back");
+        assert!(lease.has_no_pending_answers(now, 1), "it was taken back");
         lease.note_names_sent();
-        assert!(!lease.is_settled(now, 1), "the first one after that");
+        assert!(!lease.has_no_pending_answers(now, 1), "the first one after that");
     }
 }

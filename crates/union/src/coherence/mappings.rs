@@ -46,7 +46,7 @@ impl Core {
         // A file is mapped through one node only, so that whoever truncates it through another knows whose word to change.
         if let Err(other) = file.watched.through.compare_exchange(0, id.0, SeqCst, SeqCst)
             && other != id.0
-            && !self.nodes.takes_over(file, other, id)
+            && !self.nodes.replaces_mapping(file, other, id)
         {
             return Ok(None);
         }
@@ -73,7 +73,7 @@ impl Core {
 
 impl Nodes {
     /// Whether a file may be mapped through another node from now on: the one so far is no more, or stale.
-    fn takes_over(&self, file: &File, before: u64, id: NodeId) -> bool {
+    fn replaces_mapping(&self, file: &File, before: u64, id: NodeId) -> bool {
         let gone = self.get(NodeId(before)).map_or(true, |node| node.marks().stale.load(SeqCst));
         gone && file.watched.through.compare_exchange(before, id.0, SeqCst, SeqCst).is_ok()
     }

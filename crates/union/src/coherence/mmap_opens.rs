@@ -9,13 +9,13 @@ use vellum_vfs::Attr;
 
 impl Coherence {
     /// A file is about to be handed to the kernel for somebody who may map it to write; `known`: the kernel may know its attributes.
-    pub(crate) fn opens_to_map(&self, node: &Node, file: &File, known: bool) {
+    pub(crate) fn note_mappable_open(&self, node: &Node, file: &File, known: bool) {
         let Some(mapped) = &self.mapped else { return };
         let others = file.mappable.fetch_add(1, SeqCst);
         mapped.opened.add(node.ino);
         mapped.no_writer_cache.forget(node.ino);
         if others == 0 && known {
-            self.tell_attributes_changed(node);
+            self.notify_attributes_changed(node);
         }
     }
 
@@ -23,7 +23,7 @@ impl Coherence {
     pub(crate) fn closes_to_map(&self, node: &Node, file: &File) {
         // Of what a predecessor has opened nobody has counted the opens.
         let _ = file.mappable.fetch_update(SeqCst, SeqCst, |opens| opens.checked_sub(1));
-        self.tell_attributes_changed(node);
+        self.notify_attributes_changed(node);
     }
 }
 

@@ -88,7 +88,7 @@ impl Coherence {
     }
 
     /// Whether files may be handed out to programs.
-    pub(crate) fn hands_out(&self) -> bool {
+    pub(crate) fn can_hand_out(&self) -> bool {
         self.handouts.is_some()
     }
 
@@ -102,7 +102,7 @@ impl Coherence {
     }
 
     /// Whether it is remembered when the kernel says that files were changed.
-    pub(crate) fn keeps_ctimes(&self) -> bool {
+    pub(crate) fn records_ctimes(&self) -> bool {
         self.ctime_cache.is_some()
     }
 

@@ -120,7 +120,7 @@ impl<'a> LockedNames<'a> {
     }
 
     /// ENOENT: the directory has been removed, and nothing can be made in it.
-    pub(crate) fn is_there(&self) -> Result<()> {
+    pub(crate) fn check_present(&self) -> Result<()> {
         if self.dir.removed.load(Relaxed) {
             return Err(Error::new(Errno::NOENT, "the directory was removed"));
         }
@@ -171,14 +171,14 @@ impl Change<'_> {
     }
 
     /// A new object of the upper layer has got a name; `raw`: its inode number there. `ino`: as the union shows it.
-    pub(crate) fn made(
+    pub(crate) fn note_new_object(
         &self,
         name: Name<'_>,
         (raw, ino, kind): (u64, u64, FileKind),
         body: Body,
     ) -> Result<Arc<Node>> {
         if let Body::Dir(dir) = &body {
-            dir.lease.nothing();
+            dir.lease.reset();
             dir.entries.none();
         }
         self.core.nodes.is_new_inode((0, raw));
@@ -188,7 +188,7 @@ impl Change<'_> {
     }
 
     /// A new file of the upper layer has got a name, and no node as yet.
-    pub(crate) fn made_file(&self, name: Name<'_>, raw: u64) {
+    pub(crate) fn note_new_file(&self, name: Name<'_>, raw: u64) {
         self.core.nodes.is_new_inode((0, raw));
         self.names(name, None, self.core.layers.shown_ino(0, raw), FileKind::Regular);
     }
@@ -259,7 +259,7 @@ impl Change<'_> {
     fn names(&self, name: Name<'_>, node: Option<&Arc<Node>>, ino: u64, kind: FileKind) {
         self.dir.entries.insert(name, node, ino, kind);
         match self.by {
-            NameChanger::Kernel => self.kernel_made(name),
+            NameChanger::Kernel => self.forget_negative(name),
             NameChanger::Client => self.is_changed(),
         }
     }
@@ -272,8 +272,8 @@ impl Change<'_> {
     }
 
     /// The kernel does not believe any more that a name is not there for which it looked before.
-    fn kernel_made(&self, name: Name<'_>) {
-        if self.core.coherence.hands_out()
+    fn forget_negative(&self, name: Name<'_>) {
+        if self.core.coherence.can_hand_out()
             && self.dir.lease.negative.remove(name)
             && let Some(ledger) = self.core.nodes.ledger()
         {
@@ -285,7 +285,7 @@ impl Change<'_> {
     fn is_changed(&self) {
         let before = self.notices.get();
         let attributes = self.dir.lease.attributes.swap(false, SeqCst) || before.attributes;
-        let names = self.dir.lease.take_back_names() || before.names;
+        let names = self.dir.lease.recall_names() || before.names;
         self.notices.set(Notices { attributes, names, file: before.file });
     }
 }

@@ -55,7 +55,7 @@ impl NegativeDentries {
     }
 
     /// A predecessor has told something.
-    pub(crate) fn may_be_anything(&self) {
+    pub(crate) fn set_unknown(&self) {
         *self.0.lock() = NegativeNames::Anything;
     }
 
@@ -75,7 +75,7 @@ mod tests {
     use std::ffi::CString;
 
     #[test]
-    fn names_are_believed_to_be_missing_until_they_are_made() {
+    fn negative_dentries_last_until_creation() {
         let names: Vec<_> = (0..2000).map(|n| CString::new(format!("name-{n}.o")).unwrap()).collect();
         let name = |n: usize| Name::new(&names[n]).unwrap();
         let negative = NegativeDentries::default();
@@ -92,7 +92,7 @@ mod tests {
         negative.add(name(MOST));
         assert!(negative.has(name(1999)) && !negative.remove(name(0)) && negative.has(name(0)));
         let negative = NegativeDentries::default();
-        negative.may_be_anything();
+        negative.set_unknown();
         negative.add(name(8));
         assert!(negative.has(name(7)) && !negative.remove(name(8)));
     }

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_believed_until_the_file_is_given_out() {
+    fn an_entry_lasts_until_the_file_is_handed_out() {
         let quiet = NoWriterCache::new();
         let then = nothing(&quiet, 7);
         quiet.keep(7, then);
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_cannot_count_further_keeps_nothing() {
+    fn a_saturated_entry_caches_nothing() {
         let quiet = NoWriterCache::new();
         (0..1 << (INDEX + 1)).for_each(|_| quiet.forget(7));
         let then = nothing(&quiet, 7);
@@ -101,7 +101,7 @@ mod tests {
 
     /// Some threads find out whether somebody writes to a file; another one gives it out, and takes it back.
     #[test]
-    fn who_writes_is_never_taken_for_quiet() {
+    fn a_file_with_writers_is_never_reported_quiet() {
         static QUIET: NoWriterCache = NoWriterCache::new();
         static WRITER: AtomicBool = AtomicBool::new(false);
         /// How often it was given out; odd: it is.

@@ -79,7 +79,7 @@ impl Handouts {
     }
 
     /// A file has been opened that is going to be a program's.
-    pub(crate) fn hands_out(&self, ino: u64) {
+    pub(crate) fn note_handout(&self, ino: u64) {
         self.no_writer_cache.forget(ino);
     }
 
@@ -101,7 +101,7 @@ mod tests {
     use vellum_branch::MemoryBranch;
 
     #[test]
-    fn who_is_written_to_is_remembered() {
+    fn written_files_are_remembered() {
         let export: Arc<dyn Export> = ObjectExport::new(MemoryBranch::new());
         let handouts = Handouts::new(Arc::clone(&export), false);
         assert!(!handouts.written.have(77));

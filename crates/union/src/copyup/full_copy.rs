@@ -142,7 +142,7 @@ impl Core {
                 missing = LowerParts::Blocks(record);
             }
         }
-        let chained = missing != LowerParts::Nothing && below_is_elsewhere(&data.at, at);
+        let chained = missing != LowerParts::Nothing && has_separate_data(&data.at, at);
         let own = self.layers.origin_mark(at, chained.then_some(&data.at), &raw, &dir)?;
         let own = OwnMark { origin: !apart, ..own };
         let regular = attr.is_file() && raw.is_file();
@@ -155,7 +155,7 @@ impl Core {
             if regular {
                 let redirect = if linked { origin_path(file) } else { None };
                 let open = copy.open(work)?;
-                missing = self.layers.bring_data(
+                missing = self.layers.copy_or_mark_data(
                     work,
                     &open,
                     data,
@@ -246,7 +246,7 @@ impl Core {
             let own = self.layers.own_or_new(&*object, work.space, below)?;
             let record = self.layers.with_origin(record, below)?;
             partial_file::mark(&*object, work.space, &own, None, Some(&record))?;
-            self.live_there(node, file, before.ino, true);
+            self.set_data_location(node, file, before.ino, true);
             return Ok(());
         }
         let cut = limit < before.size;
@@ -266,7 +266,7 @@ impl Core {
             partial_file::unmark(&*object, work.space)
         })();
         if let Some(privileges) = privileges {
-            privileges.give_back(&*object);
+            privileges.restore(&*object);
         }
         // What is cut is changed now, whatever comes of the rest of the operation.
         let mtime = if cut && done.is_ok() { SetTime::Now } else { SetTime::At(before.mtime) };
@@ -286,7 +286,7 @@ impl Core {
         if let Err(error) = times {
             tracing::debug!(%error, "restoring a file's times");
         }
-        self.live_there(node, file, before.ino, false);
+        self.set_data_location(node, file, before.ino, false);
         Ok(())
     }
 }
@@ -329,7 +329,7 @@ impl Layers {
     }
 
     /// Gives a new file its data, or marks that say where they are. Returns what is missing in the end.
-    fn bring_data(
+    fn copy_or_mark_data(
         &self,
         work: &Work,
         to: &Arc<dyn BranchFile>,
@@ -415,7 +415,7 @@ impl Layers {
         }
         let privileges = Privileges::read(to, attr);
         let freed = to.allocate(PUNCH_HOLE_KEEP_SIZE, 0, attr.size);
-        privileges.give_back(to);
+        privileges.restore(to);
         match freed {
             Err(error) if error.errno() == Errno::OPNOTSUPP => Ok(false),
             other => other.map(|()| true),
@@ -504,7 +504,7 @@ fn origin_path(file: &File) -> Option<Box<CStr>> {
 }
 
 /// Whether a lower file's data are another file's: it is itself a copy without data.
-fn below_is_elsewhere(data: &LowerLocation, at: &LowerLocation) -> bool {
+fn has_separate_data(data: &LowerLocation, at: &LowerLocation) -> bool {
     !Arc::ptr_eq(&data.dir, &at.dir) || data.name != at.name
 }
 

@@ -102,7 +102,7 @@ impl Layers {
         let space = layer.marking.own.unwrap_or(Space::Trusted);
         let assembled = (|| {
             let record = Record::read(object_of(file), space.partial())?;
-            let record = known_again(record, file, &*below, (space, writable))?;
+            let record = check_origin(record, file, &*below, (space, writable))?;
             let index: Box<dyn BlockIndex> = match record.sidecar {
                 Some(number) => Box::new(layer.sidecar(number, writable, self.config.run)?),
                 None => Box::new(Holes),
@@ -235,7 +235,7 @@ impl Core {
     }
 
     /// After a file was made durable or cut: whether it has become whole.
-    pub(crate) fn settle_partial(&self, node: &Node, io: &Io) {
+    pub(crate) fn check_completion(&self, node: &Node, io: &Io) {
         if let (Some(partial), Some(file)) = (&io.partial, node.as_file())
             && io.writable
             && partial.is_complete()
@@ -296,7 +296,7 @@ impl Upper {
 
 /// Looks whether the data below are those that a partial file was made from, and notes how they are known from now on. EIO: they
 /// are not.
-fn known_again(
+fn check_origin(
     record: Record,
     file: &Arc<dyn BranchFile>,
     below: &dyn BranchFile,
@@ -388,12 +388,12 @@ pub(crate) fn unmark(object: &dyn Object, space: Space) -> Result<()> {
 }
 
 /// Marks of a file that takes data from below which say nothing where [`OwnMark::below`] does not say so.
-const fn silent(space: Space) -> [&'static CStr; 3] {
+const fn inert_marks(space: Space) -> [&'static CStr; 3] {
     [Space::Trusted.redirect(), Space::User.redirect(), space.partial()]
 }
 
 fn remove_silent(object: &dyn Object, space: Space) {
-    for name in silent(space) {
+    for name in inert_marks(space) {
         if let Err(error) = remove_if_set(object, name) {
             tracing::debug!(%error, "a mark that says nothing any more stays");
         }
@@ -408,7 +408,7 @@ pub(crate) fn end_unmark(dir: &dyn BranchDir, name: Name<'_>, space: Space) -> R
         other => other.map(|_| true),
     };
     let mut left = false;
-    for mark in silent(space) {
+    for mark in inert_marks(space) {
         left |= has(mark)?;
     }
     // Taken away first, so this one was set by somebody else since, who means what he says.

@@ -27,7 +27,7 @@ impl Privileges {
     }
 
     /// As [`Privileges::read`], of a file that may be known to have no capability.
-    pub(crate) fn unless_none(object: &dyn Object, attr: &Attr, none: &NoCapability) -> Self {
+    pub(crate) fn read_unless_none(object: &dyn Object, attr: &Attr, none: &NoCapability) -> Self {
         if none.is_known() {
             return Self::by_mode(attr);
         }
@@ -44,7 +44,7 @@ impl Privileges {
     }
 
     /// Gives back what is gone. A file that has lost some of it can be used, and is better than none.
-    pub(crate) fn give_back(&self, object: &dyn Object) {
+    pub(crate) fn restore(&self, object: &dyn Object) {
         let done = (|| -> Result<()> {
             if let Some(mode) = self.mode
                 && object.stat()?.perm() != mode

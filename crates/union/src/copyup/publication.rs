@@ -136,7 +136,7 @@ impl Core {
         *file.partial.lock() = Weak::new();
         state.lost = 0;
         if state.names.is_empty() {
-            self.write_held(node, &state);
+            self.record_descriptor(node, &state);
         }
         // The ledger has the new one.
         drop(before);
@@ -144,7 +144,7 @@ impl Core {
             file.io.replace(None);
         }
         if data_moved {
-            self.swap_if_shown(state, node, file, ino);
+            self.swap_backing_node(state, node, file, ino);
         }
         Ok(())
     }
@@ -165,7 +165,7 @@ impl Core {
     }
 
     /// Gives a file a new node if the kernel has its lower file as the backing of the old one. `ino`: of its inode in the upper layer.
-    fn swap_if_shown(
+    fn swap_backing_node(
         &self,
         state: RwLockWriteGuard<'_, FileState>,
         node: &Arc<Node>,
@@ -178,7 +178,7 @@ impl Core {
     }
 
     /// The data of a file, whose inode in the upper layer is `ino`, are in that now, all or (`partial`) in blocks.
-    pub(crate) fn live_there(&self, node: &Arc<Node>, file: &Arc<File>, ino: u64, partial: bool) {
+    pub(crate) fn set_data_location(&self, node: &Arc<Node>, file: &Arc<File>, ino: u64, partial: bool) {
         let mut state = file.state.write();
         if !partial {
             state.below = None;
@@ -189,7 +189,7 @@ impl Core {
         }
         file.unsynced.change();
         file.io.replace(None);
-        self.swap_if_shown(state, node, file, ino);
+        self.swap_backing_node(state, node, file, ino);
     }
 }
 

@@ -47,7 +47,7 @@ impl UnsyncedMetadata {
     }
 
     /// Whether a sync of data is enough.
-    pub(crate) fn is_settled(&self) -> bool {
+    pub(crate) fn is_data_sync_enough(&self) -> bool {
         self.synced.load(Acquire) == self.changes.load(Acquire)
     }
 
@@ -64,7 +64,7 @@ impl UnsyncedMetadata {
     }
 
     /// Syncs if data would not be enough: the file is about to be synced past the union.
-    pub(crate) fn settle(&self, sync: impl FnOnce() -> Result<()>) -> Result<()> {
+    pub(crate) fn sync_metadata(&self, sync: impl FnOnce() -> Result<()>) -> Result<()> {
         self.sync(true, |datasync| if datasync { Ok(()) } else { sync() })
     }
 }
@@ -98,18 +98,18 @@ mod tests {
     }
 
     #[test]
-    fn a_sync_that_fails_has_settled_nothing() {
+    fn a_failed_sync_clears_nothing() {
         let unsynced = UnsyncedMetadata::new();
         assert!(unsynced.sync(true, |_| Err(Errno::IO.into())).is_err());
         assert!(!how(&unsynced));
         unsynced.change();
-        assert!(unsynced.settle(|| Err(Errno::IO.into())).is_err());
+        assert!(unsynced.sync_metadata(|| Err(Errno::IO.into())).is_err());
         assert!(!how(&unsynced));
     }
 
     /// Two syncs at once: neither may count on what the other has not done yet, and a change meanwhile stays one.
     #[test]
-    fn a_sync_relies_on_no_other_that_is_under_way() {
+    fn a_sync_does_not_rely_on_a_running_one() {
         let unsynced = UnsyncedMetadata::new();
         unsynced
             .sync(true, |datasync| {
@@ -123,10 +123,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_settled_is_not_synced_again() {
+    fn synced_metadata_is_not_synced_again() {
         let unsynced = UnsyncedMetadata::new();
-        unsynced.settle(|| Ok(())).unwrap();
-        unsynced.settle(|| Err(Errno::IO.into())).unwrap();
+        unsynced.sync_metadata(|| Ok(())).unwrap();
+        unsynced.sync_metadata(|| Err(Errno::IO.into())).unwrap();
         assert!(how(&unsynced));
     }
 }

@@ -47,7 +47,7 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
     #[test]
-    fn a_block_has_one_at_a_time_and_others_do_not_wait() {
+    fn a_block_lock_has_one_holder() {
         let busy = BlockLocks::default();
         let first = busy.hold(0..4);
         drop(busy.hold(4..8));

@@ -75,7 +75,7 @@ impl PartialFile {
         let privileges = Privileges::read(&*self.upper, &attr);
         let written = self.upper.write_at(&data, start);
         // Nobody has changed the file.
-        privileges.give_back(&*self.upper);
+        privileges.restore(&*self.upper);
         let n = written?;
         self.upper.set_times(None, Some(vellum_vfs::SetTime::At(attr.mtime)))?;
         if n < data.len() {
@@ -95,10 +95,10 @@ impl PartialFile {
         loop {
             // In pieces, so that others need not wait for all of it.
             let mut shape = self.shape.write();
-            self.settle(&mut shape)?;
+            self.record_limit(&mut shape)?;
             let end = range.end.min(shape.limit);
             if at >= end {
-                self.own_around(range.start.max(end), *shape)?;
+                self.own_boundary_block(range.start.max(end), *shape)?;
                 return self.upper.allocate(mode, range.start, range.end - range.start);
             }
             let (source, mut stop) = self.source(at, end, *shape)?;
@@ -126,7 +126,7 @@ impl PartialFile {
             }
             Ok(())
         })();
-        privileges.give_back(&*self.upper);
+        privileges.restore(&*self.upper);
         punched
     }
 
@@ -151,7 +151,7 @@ impl PartialFile {
         // Whoever has it open in this form still goes on with a file of which all is its own.
         shape.limit = 0;
         Self::forget_record(&mut shape);
-        self.map.cut(0);
+        self.map.truncate(0);
         self.unsynced.change();
         Ok(true)
     }

@@ -221,7 +221,7 @@ impl BlockMap {
     }
 
     /// The map covers fewer blocks than before. Nobody else uses it meanwhile.
-    pub(crate) fn cut(&self, blocks: u64) {
+    pub(crate) fn truncate(&self, blocks: u64) {
         let mut chunks = self.chunks.write();
         chunks.retain(|index, _| index * CHUNK_BLOCKS < blocks);
         let last = blocks / CHUNK_BLOCKS;
@@ -295,7 +295,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn nothing(_: u64) -> Result<ChunkBits> {
+    fn no_blocks(_: u64) -> Result<ChunkBits> {
         Ok(ChunkBits::new())
     }
 
@@ -304,7 +304,7 @@ mod tests {
         let mut out = Vec::new();
         let mut at = 0;
         while at < blocks {
-            let (own, end) = map.run(at, blocks, blocks, nothing).unwrap();
+            let (own, end) = map.run(at, blocks, blocks, no_blocks).unwrap();
             assert!(end > at);
             out.extend(std::iter::repeat_n(own, (end - at) as usize));
             at = end;
@@ -325,7 +325,7 @@ mod tests {
             for (start, len, what) in ops {
                 if what == 0 {
                     covered = covered.min(start.max(1));
-                    map.cut(covered);
+                    map.truncate(covered);
                     model.truncate(covered as usize);
                 } else {
                     let end = (start + len * u64::from(what)).min(covered);
@@ -334,7 +334,7 @@ mod tests {
                     }
                     let mut at = start;
                     while at < end {
-                        at = map.run(at, end, covered, nothing).unwrap().1;
+                        at = map.run(at, end, covered, no_blocks).unwrap().1;
                     }
                     if start < end {
                         map.set(start..end, covered);
@@ -358,7 +358,7 @@ mod tests {
         let blocks = (1 << 40) / 4096;
         let map = BlockMap::new();
         for block in (0..blocks).step_by(1000) {
-            map.run(block, block + 1, blocks, nothing).unwrap();
+            map.run(block, block + 1, blocks, no_blocks).unwrap();
             map.set(block..block + 1, blocks);
         }
         assert!(map.memory() < 40 << 20, "{} bytes", map.memory());

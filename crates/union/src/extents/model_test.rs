@@ -413,7 +413,7 @@ fn one_byte_copies_one_block() {
 }
 
 #[test]
-fn a_changed_origin_is_noticed() {
+fn a_changed_origin_is_detected() {
     let world = World::new(&(30 * BLOCK, vec![]), 1, false, &FaultPlan::new());
     let root = world.disk.root();
     root.open_file(Name::new(&named(0)).unwrap(), OpenMode::WRITE).unwrap().truncate(29 * BLOCK).unwrap();

@@ -32,10 +32,10 @@ impl Origin {
     pub(crate) fn read(file: &dyn BranchFile) -> Result<Self> {
         // The attributes first: a change after that shows in them.
         let attr = file.stat()?;
-        Ok(Self { sample: sample(file, attr.size)?, ..Self::known(&attr, [0; SAMPLE_LEN]) })
+        Ok(Self { sample: sample(file, attr.size)?, ..Self::from_attr(&attr, [0; SAMPLE_LEN]) })
     }
 
-    fn known(attr: &Attr, sample: [u8; SAMPLE_LEN]) -> Self {
+    fn from_attr(attr: &Attr, sample: [u8; SAMPLE_LEN]) -> Self {
         let now =
             SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_secs() as i64);
         let settled = attr.ctime.secs.saturating_add(SETTLED_SECS) < now;
@@ -49,7 +49,7 @@ impl Origin {
         if self.ino != 0 && (attr.ino, attr.ctime) == (self.ino, self.ctime) {
             return Ok(Some(*self));
         }
-        Ok((sample(file, attr.size)? == self.sample).then(|| Self::known(&attr, self.sample)))
+        Ok((sample(file, attr.size)? == self.sample).then(|| Self::from_attr(&attr, self.sample)))
     }
 }
 

@@ -143,19 +143,19 @@ impl PartialFile {
     }
 
     /// The shape, once the recorded limit is no larger than the real one: only then may the file grow.
-    fn settled(&self) -> Result<crate::sync::RwLockReadGuard<'_, Shape>> {
+    fn recorded_shape(&self) -> Result<crate::sync::RwLockReadGuard<'_, Shape>> {
         loop {
             let shape = self.shape.read();
             if shape.recorded == shape.limit {
                 return Ok(shape);
             }
             drop(shape);
-            self.settle(&mut self.shape.write())?;
+            self.record_limit(&mut self.shape.write())?;
         }
     }
 
     /// Records the limit.
-    pub(super) fn settle(&self, shape: &mut Shape) -> Result<()> {
+    pub(super) fn record_limit(&self, shape: &mut Shape) -> Result<()> {
         if shape.recorded != shape.limit {
             let record = Record { limit: shape.limit, ..self.record };
             self.upper.set_xattr(self.name, &record.encode(), 0)?;
@@ -229,14 +229,14 @@ impl PartialFile {
         let end = at + n as u64;
         if n < data.len() {
             // The last block may have been begun: its rest must not read as zeros.
-            self.mend(end, size, shape)?;
+            self.complete_block(end, size, shape)?;
         }
         self.note(at >> shift..end.div_ceil(self.record.block()), shape)?;
         Ok((n, n == data.len()))
     }
 
     /// After writing has ended within a block that may not have been own: the rest of it comes from below.
-    pub(super) fn mend(&self, end: u64, size: u64, shape: Shape) -> Result<()> {
+    pub(super) fn complete_block(&self, end: u64, size: u64, shape: Shape) -> Result<()> {
         let (shift, block) = (self.record.shift, self.record.block());
         let number = end >> shift;
         let start = number << shift;
@@ -328,9 +328,9 @@ impl PartialFile {
     /// Punches a hole, or zeroes a range.
     fn clear(&self, mode: u32, range: Range<u64>) -> Result<()> {
         let mut shape = self.shape.write();
-        self.settle(&mut shape)?;
+        self.record_limit(&mut shape)?;
         if range.start >= shape.limit {
-            self.own_around(range.start, *shape)?;
+            self.own_boundary_block(range.start, *shape)?;
             return self.upper.allocate(mode, range.start, range.end - range.start);
         }
         if range.end < shape.limit {
@@ -344,13 +344,13 @@ impl PartialFile {
         let limit = shape.limit;
         let boundary = range.start.next_multiple_of(self.record.block()).min(limit);
         self.zero_inside(range.start..boundary, *shape)?;
-        self.own_around(boundary, *shape)?;
+        self.own_boundary_block(boundary, *shape)?;
         shape.limit = boundary;
-        if let Err(error) = self.settle(&mut shape) {
+        if let Err(error) = self.record_limit(&mut shape) {
             shape.limit = limit;
             return Err(error);
         }
-        self.map.cut(self.blocks(*shape));
+        self.map.truncate(self.blocks(*shape));
         let above = boundary..range.end;
         if above.is_empty() {
             return self.upper.set_times(None, Some(SetTime::Now));
@@ -363,7 +363,7 @@ impl PartialFile {
 
     /// Makes the block in the middle of which `at` lies the file's own, if a part of it comes from below: the filesystem zeroes
     /// or reserves a part of a block by making all of it data.
-    pub(super) fn own_around(&self, at: u64, shape: Shape) -> Result<()> {
+    pub(super) fn own_boundary_block(&self, at: u64, shape: Shape) -> Result<()> {
         let start = at >> self.record.shift << self.record.shift;
         if start == at || start >= shape.limit || self.source(start, at, shape)?.0 == Source::Own {
             return Ok(());
@@ -438,7 +438,7 @@ impl BranchFile for PartialFile {
     fn write_at(&self, data: &[u8], offset: u64) -> Result<usize> {
         let Some(last) = (data.len() as u64).checked_sub(1) else { return Ok(0) };
         let last = offset.checked_add(last).ok_or(Errno::FBIG)? >> self.record.shift;
-        let shape = self.settled()?;
+        let shape = self.recorded_shape()?;
         let blocks = (offset >> self.record.shift)..(last + 1).min(self.blocks(*shape));
         if blocks.is_empty() || self.all_own(blocks.clone(), *shape)? {
             return self.upper.write_at(data, offset);
@@ -457,15 +457,15 @@ impl BranchFile for PartialFile {
     fn truncate(&self, size: u64) -> Result<()> {
         let mut shape = self.shape.write();
         if size >= self.upper.stat()?.size {
-            self.settle(&mut shape)?;
+            self.record_limit(&mut shape)?;
             return self.upper.truncate(size);
         }
         self.upper.truncate(size)?;
         if size < shape.limit {
             shape.limit = size;
-            self.map.cut(self.blocks(*shape));
+            self.map.truncate(self.blocks(*shape));
             // If that fails, it is tried again before the file grows.
-            if let Err(error) = self.settle(&mut shape) {
+            if let Err(error) = self.record_limit(&mut shape) {
                 tracing::warn!(%error, "recording the limit of a partial file");
             }
         }

@@ -142,7 +142,7 @@ mod tests {
         }
 
         #[test]
-        fn damage_is_noticed_and_nothing_panics(
+        fn damage_is_detected_without_panics(
             bytes in proptest::collection::vec(any::<u8>(), 0..96), at in 0..RECORD_LEN, bit in 0..8_u8,
         ) {
             let _ = Record::decode(&bytes);

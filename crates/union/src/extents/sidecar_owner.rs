@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn others_and_dead_ones_are_in_nobodys_way() {
+    fn unrelated_and_released_sidecars_do_not_block() {
         let open = OpenSidecars::default();
         let first = open.enter(0).unwrap();
         for number in 1..10 * KEPT as u64 {
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_one_waits() {
+    fn the_next_sidecar_owner_waits() {
         let open = Arc::new(OpenSidecars::default());
         let first = open.enter(7).unwrap();
         let other = Arc::clone(&open);

@@ -38,15 +38,15 @@ impl Directory {
 
 impl Coherence {
     /// Whether a client may make a name in a directory without the front. The caller holds the directory's `ops` exclusively.
-    fn lets_make(&self, node: &Node, dir: &Dir, name: Name<'_>) -> Verdict<()> {
+    fn check_new_name(&self, node: &Node, dir: &Dir, name: Name<'_>) -> Verdict<()> {
         let (handouts, front) = (self.handouts()?, self.front()?);
         // The front has heard all answers that are older.
-        let may = dir.lease.is_settled(|| front.notifier.under_way(), handouts.now())
+        let may = dir.lease.has_no_pending_answers(|| front.notifier.active_operations(), handouts.now())
             // The kernel makes it, and need not be told: to take back that it is not there would mean to wait for whatever goes on in the
             // directory, and a service that waits so cannot even be killed.
             && !dir.lease.negative.has(name)
             // What is carried out a second time must find the name as it has left it.
-            && !front.notifier.has_begun(node.id, name);
+            && !front.notifier.is_pending(node.id, name);
         if may { Ok(()) } else { Err(HandoutError::Kernel) }
     }
 }
@@ -106,7 +106,7 @@ impl Core {
 }
 
 /// A file that a client may be given itself: a regular one, wholly in the upper layer, under its own number.
-fn is_whole(node: &Node, file: &File) -> bool {
+fn is_complete_file(node: &Node, file: &File) -> bool {
     let state = file.state.read();
     file.kind == FileKind::Regular
         && matches!(state.at, InodeLocation::Upper)

@@ -1,7 +1,7 @@
 //! Files that clients are given: made, opened, opened once more.
 
-use super::ops::still_there;
-use super::{Directory, is_whole, policy};
+use super::ops::check_not_removed;
+use super::{Directory, is_complete_file, policy};
 use crate::coherence::name_changes::NameChanger;
 use crate::coherence::writers::Handouts;
 use crate::nodes::node::Inherit;
@@ -23,11 +23,11 @@ impl Core {
         let handouts = self.coherence.handouts()?;
         let (node, dir) = self.shared_dir_of(at)?;
         let names = self.lock_names(node, NameChanger::Client)?;
-        still_there(dir)?;
+        check_not_removed(dir)?;
         let inherit = self.inherit_of(node)?;
-        policy::makes_file(client, inherit, mode)?;
+        policy::check_create_file(client, inherit, mode)?;
         self.notes_shared(node, dir);
-        self.coherence.lets_make(node, dir, at.name)?;
+        self.coherence.check_new_name(node, dir, at.name)?;
         if !dir.lowers.is_empty() && names.child(at.name)?.is_some() {
             return Err(HandoutError::Error(Errno::EXIST));
         }
@@ -35,8 +35,8 @@ impl Core {
         let (made, ino) =
             handouts.make_given(client, at, flags, mode, inherit).map_err(policy::refusal_for)?;
         handouts.opens(ino);
-        handouts.hands_out(ino);
-        change.made_file(at.name, ino);
+        handouts.note_handout(ino);
+        change.note_new_file(at.name, ino);
         Ok(made)
     }
 
@@ -53,16 +53,16 @@ impl Core {
         if !flags.contains(HandoutFlags::WRITE) {
             return Err(HandoutError::Kernel);
         }
-        policy::uses(client, self.inherit_of(parent)?, policy::SEARCH)?;
+        policy::check_use(client, self.inherit_of(parent)?, policy::SEARCH)?;
         // Dropped after the lock.
         let node;
         // Exclusively: a lookup at the same time would answer with attributes that are not to be believed any more.
         let names = self.lock_names(parent, NameChanger::Client)?;
         let opened = {
-            policy::uses(client, self.inherit_of(parent)?, policy::SEARCH)?;
+            policy::check_use(client, self.inherit_of(parent)?, policy::SEARCH)?;
             node = names.child(at.name)?.ok_or(HandoutError::Error(Errno::NOENT))?;
             let file = node.as_file().ok_or(HandoutError::Kernel)?;
-            if !is_whole(&node, file) {
+            if !is_complete_file(&node, file) {
                 return Err(HandoutError::Kernel);
             }
             let known = !self.nodes.is_unknown_to_kernel(&node);
@@ -78,10 +78,10 @@ impl Core {
             }
             let _shorter = self.coherence.truncates(&node, file);
             // An open by way of the front's cache may have begun meanwhile.
-            if !is_whole(&node, file) {
+            if !is_complete_file(&node, file) {
                 return Err(HandoutError::Kernel);
             }
-            handouts.hands_out(node.ino);
+            handouts.note_handout(node.ino);
             if known {
                 names.recalls_file(node.id);
             }
@@ -92,7 +92,7 @@ impl Core {
         }
         // Last: what is refused has not been done. From here on the file is the client's, who may cut it at any time.
         if flags.contains(HandoutFlags::TRUNCATE) {
-            handouts.export.cut(&opened)?;
+            handouts.export.truncate_to_zero(&opened)?;
         }
         Ok(opened)
     }
@@ -113,19 +113,19 @@ impl Core {
         let file = node.as_file().ok_or(HandoutError::Kernel)?;
         let place = file.state.read().names.first().cloned().ok_or(HandoutError::Kernel)?;
         let name = Name::new(&place.name).map_err(|_| HandoutError::Kernel)?;
-        if !is_whole(&node, file) {
+        if !is_complete_file(&node, file) {
             return Err(HandoutError::Kernel);
         }
         let raw = self.layers.target_of(&file.state.read())?.1.stat()?.ino;
         if self.layers.shown_ino(0, raw) != node.ino {
             // It is going to be synced past the union. Before any lock is taken: that waits for the disk.
-            self.layers.settle_names(&node, file, &*self.layers.readable(file)?.file, false)?;
+            self.layers.sync_names(&node, file, &*self.layers.readable(file)?.file, false)?;
         }
         // As in `hand_out`.
         let names = self.lock_names(&place.parent, NameChanger::Client)?;
         let opened = {
             let is_there = file.state.read().names.contains(&place.parent, name);
-            if !is_there || !is_whole(&node, file) {
+            if !is_there || !is_complete_file(&node, file) {
                 return Err(HandoutError::Kernel);
             }
             let (mut path, _) = self.upper_place(&place.parent)?;
@@ -139,10 +139,10 @@ impl Core {
             let opened = handouts.export.open_file(&path, flags | HandoutFlags::WRITE)?;
             policy::gets_again(client, &opened)?;
             handouts.export.set_flags(&opened.file, flags)?;
-            if opened.attr.ino != itself || !is_whole(&node, file) {
+            if opened.attr.ino != itself || !is_complete_file(&node, file) {
                 return Err(HandoutError::Kernel);
             }
-            handouts.hands_out(node.ino);
+            handouts.note_handout(node.ino);
             opened.file
         };
         // An answer about attributes that is under way the kernel recognises as older than this.

@@ -27,17 +27,17 @@ impl Core {
     ) -> Verdict<NewNode> {
         let (node, dir) = self.shared_dir_of(at)?;
         let names = self.lock_names(node, NameChanger::Client)?;
-        still_there(dir)?;
-        policy::makes(client, self.inherit_of(node)?, mode)?;
+        check_not_removed(dir)?;
+        policy::check_create(client, self.inherit_of(node)?, mode)?;
         self.notes_shared(node, dir);
-        self.coherence.lets_make(node, dir, at.name)?;
-        let made = self.make_alone(&context(client), &names, at.name, what, mode);
+        self.coherence.check_new_name(node, dir, at.name)?;
+        let made = self.make_locked(&context(client), &names, at.name, what, mode);
         made.map_err(|error| policy::refusal_for(error.errno()))
     }
 }
 
 /// [`HandoutError::Stale`]: a directory has been removed. The caller holds its `ops`.
-pub(super) fn still_there(dir: &Dir) -> Verdict<()> {
+pub(super) fn check_not_removed(dir: &Dir) -> Verdict<()> {
     if dir.removed.load(Relaxed) { Err(HandoutError::Stale) } else { Ok(()) }
 }
 
@@ -59,7 +59,7 @@ impl Handout for Union {
     fn below(&self, client: &Client<'_>, dir: &Directory, name: Name<'_>) -> Verdict<NodeId> {
         let core = &self.0;
         let shared = core.shared_dir(&dir.node)?;
-        policy::uses(client, core.inherit_of(&dir.node)?, policy::SEARCH)?;
+        policy::check_use(client, core.inherit_of(&dir.node)?, policy::SEARCH)?;
         let node = shared.entries.node(name);
         match node {
             Some(node) if node.as_dir().is_some() && core.nodes.is_unknown_to_kernel(&node) => Ok(node.id),
@@ -103,7 +103,7 @@ impl Handout for Union {
         let node: Arc<Node>;
         // Exclusively: the front is told attributes with it held, and must not be told the old ones from here on.
         let names = core.lock_names(parent, NameChanger::Client)?;
-        policy::uses(client, core.inherit_of(parent)?, policy::SEARCH)?;
+        policy::check_use(client, core.inherit_of(parent)?, policy::SEARCH)?;
         node = names.child(at.name)?.ok_or(HandoutError::Kernel)?;
         if !core.nodes.is_unknown_to_kernel(&node) {
             return Err(HandoutError::Known);
@@ -141,7 +141,7 @@ impl Handout for Union {
 impl Union {
     /// Whether files of this tree may be handed out.
     #[must_use]
-    pub fn hands_out(&self) -> bool {
-        self.0.coherence.hands_out()
+    pub fn can_hand_out(&self) -> bool {
+        self.0.coherence.can_hand_out()
     }
 }

@@ -41,7 +41,7 @@ fn may(client: &Client<'_>, of: Owner, wanted: u32) -> bool {
     bits & wanted == wanted
 }
 
-fn kernel_unless(holds: bool) -> Verdict<()> {
+fn defer_unless(holds: bool) -> Verdict<()> {
     if holds { Ok(()) } else { Err(HandoutError::Kernel) }
 }
 
@@ -50,20 +50,20 @@ const fn owner_of(attr: &Attr) -> Owner {
 }
 
 /// The client does `wanted` in a directory.
-pub(super) fn uses(client: &Client<'_>, inherit: Inherit, wanted: u32) -> Verdict<()> {
-    kernel_unless(!inherit.acl && may(client, inherit.owner, wanted))
+pub(super) fn check_use(client: &Client<'_>, inherit: Inherit, wanted: u32) -> Verdict<()> {
+    defer_unless(!inherit.acl && may(client, inherit.owner, wanted))
 }
 
 /// The client makes something with these permission bits in a directory.
-pub(super) fn makes(client: &Client<'_>, inherit: Inherit, mode: u32) -> Verdict<()> {
-    uses(client, inherit, WRITE | SEARCH)?;
-    kernel_unless(!inherit.default_acl && mode & !0o1777 == 0)
+pub(super) fn check_create(client: &Client<'_>, inherit: Inherit, mode: u32) -> Verdict<()> {
+    check_use(client, inherit, WRITE | SEARCH)?;
+    defer_unless(!inherit.default_acl && mode & !0o1777 == 0)
 }
 
 /// The client makes a file with these permission bits in a directory.
-pub(super) fn makes_file(client: &Client<'_>, inherit: Inherit, mode: u32) -> Verdict<()> {
-    makes(client, inherit, mode)?;
-    kernel_unless(inherit.owner.mode & S_ISVTX == 0)
+pub(super) fn check_create_file(client: &Client<'_>, inherit: Inherit, mode: u32) -> Verdict<()> {
+    check_create(client, inherit, mode)?;
+    defer_unless(inherit.owner.mode & S_ISVTX == 0)
 }
 
 /// The client gets a file that has been opened to write, as `flags` say. `known`: the kernel knows it.
@@ -77,13 +77,13 @@ pub(super) fn gets(
     let mode = opened.attr.mode;
     // Whether a program runs, and must not be written to, the kernel knows of those that it knows.
     let special = mode & SET_IDS != 0 || known && mode & ANY_EXECUTE != 0;
-    kernel_unless(!special && !opened.acl && may(client, owner_of(&opened.attr), access))
+    defer_unless(!special && !opened.acl && may(client, owner_of(&opened.attr), access))
 }
 
 /// The client, which has the file open to write by way of the kernel, gets it to write.
 pub(super) fn gets_again(client: &Client<'_>, opened: &ExportedFile) -> Verdict<()> {
     let has_set_ids = opened.attr.mode & SET_IDS != 0;
-    kernel_unless(!has_set_ids && !opened.acl && may(client, owner_of(&opened.attr), WRITE))
+    defer_unless(!has_set_ids && !opened.acl && may(client, owner_of(&opened.attr), WRITE))
 }
 
 /// The client changes attributes of what has these: as its owner, without any capability, and nothing else would come of it by the
@@ -92,13 +92,13 @@ pub(super) fn changes(client: &Client<'_>, attr: &Attr, set: &SetAttr, follows: 
     let kind = attr.kind();
     let mode = set.mode.unwrap_or_default();
     let is_link = kind == FileKind::Symlink;
-    kernel_unless(attr.uid == client.uid && !(is_link && (follows || set.mode.is_some())))?;
-    kernel_unless(kind == FileKind::Directory || (attr.mode | mode) & SET_IDS == 0)?;
+    defer_unless(attr.uid == client.uid && !(is_link && (follows || set.mode.is_some())))?;
+    defer_unless(kind == FileKind::Directory || (attr.mode | mode) & SET_IDS == 0)?;
     let gid = set.gid.unwrap_or(attr.gid);
     let keeps_owner = set.uid.is_none_or(|uid| uid == attr.uid);
     let may_give = gid == attr.gid || gid == client.gid;
     // Whoever is not in the group does not make anything set-group-id.
-    kernel_unless(keeps_owner && may_give && (mode & S_ISGID == 0 || gid == client.gid))
+    defer_unless(keeps_owner && may_give && (mode & S_ISGID == 0 || gid == client.gid))
 }
 
 /// Errors of what was to be made that mean the same to the client; whatever else went wrong, the kernel is to say.
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_may_do_is_judged_for_the_worst_of_all_groups() {
+    fn access_is_judged_by_the_least_permitting_group() {
         let may = |mode, uid, gid, wanted| {
             may(&Client { uid, gid, ..ME }, Owner { uid: 10, gid: 20, mode }, wanted)
         };
@@ -135,24 +135,28 @@ mod tests {
     }
 
     #[test]
-    fn directories_with_more_than_a_mode_are_the_kernels() {
+    fn directories_with_acls_are_left_to_the_kernel() {
         let plain =
             |mode| Inherit { owner: Owner { uid: 10, gid: 20, mode }, default_acl: false, acl: false };
-        assert!(makes_file(&ME, plain(0o40_700), 0o644).is_ok());
+        assert!(check_create_file(&ME, plain(0o40_700), 0o644).is_ok());
         assert!(
-            makes_file(&ME, plain(0o40_500), 0o644).is_err() && uses(&ME, plain(0o40_500), SEARCH).is_ok()
+            check_create_file(&ME, plain(0o40_500), 0o644).is_err()
+                && check_use(&ME, plain(0o40_500), SEARCH).is_ok()
         );
         assert!(
-            makes_file(&ME, plain(0o41_777), 0o644).is_err() && makes(&ME, plain(0o41_777), 0o644).is_ok()
+            check_create_file(&ME, plain(0o41_777), 0o644).is_err()
+                && check_create(&ME, plain(0o41_777), 0o644).is_ok()
         );
-        assert!(makes(&ME, plain(0o40_700), 0o2755).is_err(), "set-id bits");
+        assert!(check_create(&ME, plain(0o40_700), 0o2755).is_err(), "set-id bits");
         let with_default = Inherit { default_acl: true, ..plain(0o40_700) };
-        assert!(makes(&ME, with_default, 0o644).is_err() && uses(&ME, with_default, SEARCH).is_ok());
-        assert!(uses(&ME, Inherit { acl: true, ..plain(0o40_700) }, SEARCH).is_err());
+        assert!(
+            check_create(&ME, with_default, 0o644).is_err() && check_use(&ME, with_default, SEARCH).is_ok()
+        );
+        assert!(check_use(&ME, Inherit { acl: true, ..plain(0o40_700) }, SEARCH).is_err());
     }
 
     #[test]
-    fn owners_may_do_what_needs_no_more() {
+    fn owners_may_change_what_needs_no_privilege() {
         let may = |set: SetAttr, attr: &Attr| changes(&ME, attr, &set, false).is_ok();
         let no = SetAttr::default();
         let mode = |mode| SetAttr { mode: Some(mode), ..no };

@@ -90,7 +90,7 @@ impl Layers {
         space: Option<Space>,
     ) -> Result<Option<OwnMark>> {
         match (own, space) {
-            (Some(own), Some(space)) if found.layer == 0 && own.may_be_in_a_cut(&found.attr) => {
+            (Some(own), Some(space)) if found.layer == 0 && own.may_be_truncating(&found.attr) => {
                 partial_file::end_cut(&*found.handle.hold(found.name)?, space, own, found.attr.size).map(Some)
             }
             (own, _) => Ok(own),

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_budget_closes_what_is_not_used() {
+    fn the_budget_closes_unused_handles() {
         let budget = Budget::new(16, u64::MAX);
         let slots: Vec<Arc<Slot<u32>>> = (0..100).map(|_| Arc::new(Slot::empty())).collect();
         for (i, slot) in slots.iter().enumerate() {
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_pinned_stays_open() {
+    fn pinned_handles_stay_open() {
         let budget = Budget::new(16, u64::MAX);
         let pinned: Arc<Slot<u32>> = Arc::new(Slot::empty());
         pinned.fill(Arc::new(0));
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_kept_of_what_others_need() {
+    fn handles_are_closed_when_descriptors_run_short() {
         let first = File::open("/").unwrap();
         let in_use = u64::try_from(first.as_raw_fd()).unwrap() + 1;
         // Others open and close descriptors at the same time.

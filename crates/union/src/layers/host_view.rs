@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_have_begun_stays_as_it_is() {
+    fn foreign_mark_formats_are_preserved() {
         let root = layer(b"1a");
         let hosted = HostView::with_root(&*root);
         assert_eq!(listed(&hosted, &*root).len(), 9);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn holes_are_what_a_sidecar_says() {
+    fn holes_follow_the_sidecar() {
         let root = layer(b"1");
         let (maps, file) =
             (root.open_dir(n(MAPS)).unwrap(), root.open_file(n(c"file"), OpenMode::WRITE).unwrap());

@@ -40,7 +40,7 @@ impl LayerLinks {
         if self.names.get().is_none() {
             let _one = self.search.lock();
             if self.names.get().is_none() {
-                let note = |begins| ledger.into_iter().for_each(|ledger| ledger.searches_itself(begins));
+                let note = |begins| ledger.into_iter().for_each(|ledger| ledger.note_own_search(begins));
                 note(true);
                 let found = scan(branch)?;
                 note(false);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layer_is_searched_once_however_many_wait_for_it() {
+    fn concurrent_link_searches_share_one_scan() {
         let disk = MemoryBranch::new();
         let (root, file, link) = (disk.root(), CString::new("f").unwrap(), CString::new("g").unwrap());
         root.create(Name::new(&file).unwrap(), 0o600).unwrap();

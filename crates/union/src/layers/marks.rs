@@ -56,7 +56,7 @@ impl MarkFormat {
     /// A layer that is not ours.
     const FOREIGN: Self = Self { own: None, spaces: ANY, adopted: false };
 
-    const fn ours(space: Space, adopted: bool) -> Self {
+    const fn own_format(space: Space, adopted: bool) -> Self {
         let spaces: &[Space] = match space {
             Space::Trusted if !adopted => &[Space::Trusted],
             _ => ANY,
@@ -67,7 +67,7 @@ impl MarkFormat {
     /// Reads what the root says. The privileged namespace is looked at first, so no attribute of users makes a layer another.
     pub(crate) fn read(root: &dyn Object) -> Self {
         let said = |space: &Space| match read_value(root, space.format(), 16) {
-            Ok(Some(value)) if !value.is_empty() => Some(Self::ours(*space, *value != *FORMAT_OURS)),
+            Ok(Some(value)) if !value.is_empty() => Some(Self::own_format(*space, *value != *FORMAT_OURS)),
             _ => None,
         };
         ANY.iter().find_map(said).unwrap_or(Self::FOREIGN)
@@ -76,7 +76,7 @@ impl MarkFormat {
     /// Says on a root that the layer is ours from now on.
     pub(crate) fn write(root: &dyn Object, space: Space, adopted: bool) -> Result<Self> {
         root.set_xattr(space.format(), if adopted { FORMAT_ADOPTED } else { FORMAT_OURS }, 0)?;
-        Ok(Self::ours(space, adopted))
+        Ok(Self::own_format(space, adopted))
     }
 
     /// Whether its files may be handed to programs, which can put attributes of users on them.
@@ -315,7 +315,7 @@ const OWN_VERSION: u8 = 1;
 
 impl OwnMark {
     /// Whether a cut of its file may have been interrupted. Versions before 0.2 cut to nothing without a word beforehand.
-    pub(crate) fn may_be_in_a_cut(&self, attr: &Attr) -> bool {
+    pub(crate) fn may_be_truncating(&self, attr: &Attr) -> bool {
         self.below && (self.cut || attr.size == 0) && attr.is_file()
     }
 
@@ -397,7 +397,7 @@ mod tests {
         }
 
         #[test]
-        fn damage_is_noticed_and_nothing_panics(bytes in proptest::collection::vec(any::<u8>(), 0..64), at in 0..OWN_LEN, bit in 0..8u8) {
+        fn damage_is_detected_without_panics(bytes in proptest::collection::vec(any::<u8>(), 0..64), at in 0..OWN_LEN, bit in 0..8u8) {
             let _ = OwnMark::decode(&bytes);
             let _ = check_redirect(&bytes);
             let mut raw = OwnMark { origin: true, ino: 7, ..OwnMark::default() }.encode();
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ours_is_hidden() {
+    fn private_attributes_are_hidden() {
         assert!(is_private(b"trusted.overlay.opaque") && is_private(b"user.vellum.o"));
         assert!(!is_private(b"user.comment") && !is_private(b"trusted.overlayx"));
         assert!(escape(c"user.comment").is_none());

@@ -94,7 +94,7 @@ impl Paths {
     }
 
     /// Forgets all but the first `count` steps.
-    fn cut(&mut self, count: usize) {
+    fn truncate(&mut self, count: usize) {
         while self.steps.len() > count {
             let at = self.steps.len();
             let Some(step) = self.steps.pop() else { return };
@@ -177,7 +177,7 @@ impl Moves {
                 None => self.full = true,
             }
             if self.count == count {
-                self.paths.cut(steps);
+                self.paths.truncate(steps);
             }
             if self.full {
                 return Ok(());

@@ -90,7 +90,7 @@ pub(crate) fn both(maps: &dyn BranchDir, number: u64) -> Result<Vec<Arc<dyn Bran
     Ok(there)
 }
 
-fn lost(number: u64) -> Error {
+fn missing_sidecar(number: u64) -> Error {
     Error::new(Errno::IO, "the map of a partial file's blocks is missing")
         .damage()
         .at(named(number).to_bytes())
@@ -99,7 +99,7 @@ fn lost(number: u64) -> Error {
 impl Layer {
     /// Opens a sidecar; `run`: of the machine.
     pub(crate) fn sidecar(&self, number: u64, writable: bool, run: Option<Run>) -> Result<Sidecar> {
-        let maps = self.maps.as_ref().ok_or_else(|| lost(number))?;
+        let maps = self.maps.as_ref().ok_or_else(|| missing_sidecar(number))?;
         let mode = if writable { OpenMode::READ | OpenMode::WRITE } else { OpenMode::READ };
         let alone = if writable { Some(self.open_maps.enter(number)?) } else { None };
         let name = named(number);
@@ -109,7 +109,7 @@ impl Layer {
                 let recent = recent.map(|run| SidecarJournal::new(maps, recent_of(number), run));
                 Ok(Sidecar::new(file, recent, alone))
             }
-            Err(e) if e.errno() == Errno::NOENT => Err(lost(number)),
+            Err(e) if e.errno() == Errno::NOENT => Err(missing_sidecar(number)),
             Err(e) => Err(e),
         }
     }

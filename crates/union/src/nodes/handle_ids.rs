@@ -129,7 +129,7 @@ impl HandleIds {
 
     /// A node is being dropped; false: nothing is remembered of it, so its id is free. `key`: the object as it is found now, if
     /// that is known; a directory may have come into the upper layer since the kernel forgot it.
-    pub(crate) fn keep_id(&self, id: NodeId, key: Option<InodeKey>) -> bool {
+    pub(crate) fn retain_id(&self, id: NodeId, key: Option<InodeKey>) -> bool {
         let mut guard = self.notes.lock();
         let notes = &mut *guard;
         let Some(note) = notes.by_id.get_mut(&id) else { return false };
@@ -147,7 +147,7 @@ impl HandleIds {
     }
 
     /// Lets all files go that are kept open; returns ids that are given up for it.
-    pub(crate) fn let_go(&self) -> Vec<NodeId> {
+    pub(crate) fn close_handles(&self) -> Vec<NodeId> {
         let mut notes = self.notes.lock();
         let orphan = std::mem::take(&mut notes.orphan);
         let gone: Vec<_> = orphan.into_iter().filter_map(|id| Some((id, notes.remove(id)?))).collect();

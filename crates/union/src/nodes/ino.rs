@@ -31,7 +31,7 @@ mod tests {
     use super::visible_ino;
 
     #[test]
-    fn one_filesystem_keeps_its_numbers_and_others_stay_apart() {
+    fn inode_numbers_of_layers_do_not_collide() {
         assert_eq!(visible_ino(0, 42), 42);
         assert_eq!(visible_ino(0, u64::MAX), u64::MAX);
         assert_ne!(visible_ino(1, 42), visible_ino(2, 42));

@@ -44,7 +44,7 @@ impl Nodes {
             Arc::clone(&config.nodes),
         ));
         if table.ledger.as_ref().is_some_and(|ledger| ledger.negative(NodeId::ROOT)) {
-            dir.lease.negative.may_be_anything();
+            dir.lease.negative.set_unknown();
         }
         let root = Arc::new(Node::new(NodeId::ROOT, ino, Body::Dir(Box::new(dir)), &table));
         table.acquire(&root);
@@ -67,8 +67,8 @@ impl Nodes {
     }
 
     /// Up to `most` nodes that the kernel knows, and where to go on.
-    pub(crate) fn known(&self, from: usize, most: usize) -> (Vec<NodeId>, usize) {
-        self.table.known(from, most)
+    pub(crate) fn kernel_nodes(&self, from: usize, most: usize) -> (Vec<NodeId>, usize) {
+        self.table.kernel_nodes(from, most)
     }
 
     /// Gives memory back that nodes have left.
@@ -140,7 +140,7 @@ impl Nodes {
     }
 
     /// Whether the kernel is said to hold an id, having looked it up so often. None at all may be a forget that was not carried out.
-    pub(crate) fn is_held_as_often(&self, id: NodeId, lookups: u64) -> bool {
+    pub(crate) fn has_lookup_count(&self, id: NodeId, lookups: u64) -> bool {
         let is_left = || self.table.is_forgotten(id) && self.table.handle_ids.find(id).is_none();
         self.table.lookups(id) == lookups && (lookups > 0 || is_left())
     }
@@ -177,8 +177,8 @@ impl Nodes {
     }
 
     /// Closes what is kept open for handles alone.
-    pub(crate) fn let_go(&self) {
-        self.table.handle_ids.let_go().into_iter().for_each(|free| self.table.release(free));
+    pub(crate) fn close_handles(&self) {
+        self.table.handle_ids.close_handles().into_iter().for_each(|free| self.table.release(free));
     }
 
     /// Whether the kernel has never heard of a node, or has forgotten it: a program has made it past the mount. So nothing of it is

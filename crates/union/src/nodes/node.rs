@@ -508,7 +508,7 @@ impl Inherit {
 
 impl FileState {
     /// Of a file that has its data itself.
-    pub(crate) fn whole(names: Names, at: InodeLocation, inode: InodeKey) -> Self {
+    pub(crate) fn complete(names: Names, at: InodeLocation, inode: InodeKey) -> Self {
         Self {
             names,
             at,
@@ -591,7 +591,7 @@ mod tests {
 
     /// What is kept of each file that the kernel knows: the allocator adds 8 bytes, and rounds up to 16.
     #[test]
-    fn what_is_only_looked_at_is_small() {
+    fn looked_up_nodes_are_small() {
         const COUNTS: usize = 2 * size_of::<usize>();
         assert!(size_of::<Node>() + COUNTS <= 56, "{}", size_of::<Node>());
         assert!(size_of::<File>() + COUNTS <= 136, "{}", size_of::<File>());

@@ -76,7 +76,7 @@ mod tests {
     use std::collections::HashMap;
 
     #[test]
-    fn a_name_is_found_by_what_it_says() {
+    fn a_shared_name_is_found_by_its_bytes() {
         let name = SharedName::from(c"some name");
         let table = HashMap::from([(name.clone(), 1)]);
         assert_eq!(table.get(c"some name"), Some(&1));

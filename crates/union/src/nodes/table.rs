@@ -56,7 +56,7 @@ impl Counts {
     }
 
     /// The node is there.
-    const fn made(self) -> Self {
+    const fn with_node(self) -> Self {
         Self(self.lookups())
     }
 
@@ -254,7 +254,7 @@ impl Table {
         if let Some(ledger) = &self.ledger {
             ledger.leave(id);
         }
-        self.ends_telling(id);
+        self.advance_generation(id);
         let mut allocator = self.allocator.lock();
         let Some(Some(free)) = allocator.chunks.get_mut(chunk) else { return };
         let place = self.place(chunk);
@@ -299,7 +299,7 @@ impl Table {
     }
 
     /// A node goes of which programs may have been told something that holds for a while: a mapping.
-    pub(crate) fn ends_telling(&self, id: NodeId) {
+    pub(crate) fn advance_generation(&self, id: NodeId) {
         if let Some(generations) = &self.generations {
             generations.leave(id);
         }
@@ -325,7 +325,7 @@ impl Table {
     /// The node of an id that a predecessor has given out has been made again.
     pub(crate) fn recovered(&self, node: &Arc<Node>) {
         self.with(node.id, |slot| {
-            slot.counts = slot.counts.made();
+            slot.counts = slot.counts.with_node();
             if slot.counts.lookups() > 0 && slot.node.is_none() {
                 slot.node = Some(Arc::clone(node));
             }
@@ -408,7 +408,7 @@ impl Table {
     }
 
     /// Up to `most` nodes that the kernel knows, from a slot on; and the slot where to go on, 0 at the end.
-    pub(crate) fn known(&self, from: usize, most: usize) -> (Vec<NodeId>, usize) {
+    pub(crate) fn kernel_nodes(&self, from: usize, most: usize) -> (Vec<NodeId>, usize) {
         let mut found = Vec::new();
         let last = self.allocator.lock().chunks.len() * CHUNK;
         let mut at = from.max(2);
@@ -459,7 +459,7 @@ impl IdSource for Table {
     }
 
     fn ended(&self, id: NodeId, key: Option<InodeKey>) {
-        if !self.handle_ids.keep_id(id, key) {
+        if !self.handle_ids.retain_id(id, key) {
             self.release(id);
         }
     }
@@ -470,7 +470,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_never_given_twice_and_chunks_are_given_back() {
+    fn ids_are_unique_and_empty_chunks_are_freed() {
         let table = Table::new(None, None, Arc::default());
         let mut seen = std::collections::HashSet::new();
         for _ in 0..3 {
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn all_slots_are_given_out_and_neighbours_are_apart() {
+    fn all_slots_are_allocated_on_distinct_cache_lines() {
         let order: Vec<u16> = order().collect();
         let all: std::collections::BTreeSet<u16> = order.iter().copied().collect();
         assert_eq!(all.len(), CHUNK);
@@ -499,10 +499,10 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_pending_until_its_node_is_made_again() {
+    fn an_id_is_pending_until_its_node_is_recovered() {
         assert!(Counts::pending(3).is_pending() && Counts::pending(3).lookups() == 3);
         assert!(Counts::pending(3).less(3).is_pending() && Counts::pending(3).less(9).lookups() == 0);
-        for made in [Counts::pending(3).made(), Counts::pending(3).more(), Counts::default().more()] {
+        for made in [Counts::pending(3).with_node(), Counts::pending(3).more(), Counts::default().more()] {
             assert!(!made.is_pending() && !made.less(9).is_pending(), "{}", made.0);
         }
         let most = Counts::pending(u64::MAX).more();
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stale_id_is_noticed() {
+    fn a_stale_id_is_detected() {
         let table = Table::new(None, None, Arc::default());
         let id = table.reserve().unwrap();
         table.release(id);

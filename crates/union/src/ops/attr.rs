@@ -175,20 +175,23 @@ impl Core {
                     self.truncate(node, size)?;
                     set.size = None;
                 }
-                if !set.is_empty() && !self.is_vain(node, file, &set)? {
+                if !set.is_empty() && !self.is_negligible(node, file, &set)? {
                     self.copy_up_attrs(node, file)?;
                     let _times = file.times.write();
                     let state = file.state.read();
                     let (_, target) = self.layers.target_of(&state)?;
                     if self.layers.apply(cx, &target, file.kind, &set)? {
-                        self.coherence.tell_attributes_changed(node);
+                        self.coherence.notify_attributes_changed(node);
                     }
                 }
-                if kernel_ctime.is_some() && file.kind == FileKind::Regular && self.coherence.keeps_ctimes() {
+                if kernel_ctime.is_some() && file.kind == FileKind::Regular && self.coherence.records_ctimes()
+                {
                     let state = file.state.read();
                     if !matches!(state.at, InodeLocation::Lower(_)) {
                         let (layer, target) = self.layers.target_of(&state)?;
-                        if let Some(raw) = self.coherence.keep_ctime(file, kernel_ctime, || target.stat())? {
+                        if let Some(raw) =
+                            self.coherence.record_ctime(file, kernel_ctime, || target.stat())?
+                        {
                             let attr = self.attr_of_target(&state, (layer, &target), raw)?;
                             let ino = self.layers.number(node, &state, raw.ino);
                             return Ok(Some(Attr { ino, ..attr }));
@@ -202,7 +205,7 @@ impl Core {
 
     /// Whether a change is not worth a copy-up: that of set-id bits that are not there, or of times. A kernel with write-back states the
     /// times of a file after every change of its inode: also of a lower file that has just lost its last name, and also when they are as they were.
-    fn is_vain(&self, node: &Node, file: &File, set: &SetAttr) -> Result<bool> {
+    fn is_negligible(&self, node: &Node, file: &File, set: &SetAttr) -> Result<bool> {
         if *set == (SetAttr { kill_suidgid: true, ..SetAttr::default() }) {
             return Ok(
                 file.kind != FileKind::Regular || self.layers.perm_of(file)? & (S_ISUID | S_ISGID) == 0
@@ -219,7 +222,10 @@ impl Core {
             }
             if state.names.is_empty() {
                 let now = self.attr_of_file(&state)?;
-                state.set_orphan_times(Some((known(set.atime, now.atime), known(set.mtime, now.mtime))));
+                state.set_orphan_times(Some((
+                    known_time(set.atime, now.atime),
+                    known_time(set.mtime, now.mtime),
+                )));
                 return Ok(true);
             }
         }
@@ -238,7 +244,7 @@ impl Layers {
 }
 
 /// A time that is to be set, as far as it is known.
-fn known(set: Option<SetTime>, before: Timestamp) -> Timestamp {
+fn known_time(set: Option<SetTime>, before: Timestamp) -> Timestamp {
     match set {
         None => before,
         Some(SetTime::At(time)) => time,

@@ -40,7 +40,7 @@ pub(crate) enum NewObject<'a> {
 
 impl NewObject<'_> {
     /// Takes away again what has been made under a name, as far as that can be done.
-    fn take_away(self, dir: &dyn BranchDir, name: Name<'_>) {
+    fn undo(self, dir: &dyn BranchDir, name: Name<'_>) {
         let _ = if matches!(self, Self::Dir) { dir.remove_dir(name) } else { dir.remove(name) };
     }
 }
@@ -64,7 +64,7 @@ impl Core {
         let (_, handle) = self.layers.top_of(dir)?;
         let default_acl = handle.get_xattr(DEFAULT_ACL, &mut []).is_ok_and(|len| len > 0);
         let acl =
-            self.coherence.hands_out() && handle.get_xattr(ACCESS_ACL, &mut []).is_ok_and(|len| len > 0);
+            self.coherence.can_hand_out() && handle.get_xattr(ACCESS_ACL, &mut []).is_ok_and(|len| len > 0);
         let owner = Owner { uid: attr.uid, gid: attr.gid, mode: attr.mode };
         let now = Inherit { owner, default_acl, acl };
         *inherit = Some(now);
@@ -86,13 +86,13 @@ impl Core {
         if self.nodes.is_shared(parent.id) && names.child(name)?.is_some() {
             return Err(Error::new(Errno::EXIST, ""));
         }
-        let made = self.make_alone(cx, &names, name, what, mode)?;
+        let made = self.make_locked(cx, &names, name, what, mode)?;
         let entry = self.entry(&made.node, Some(made.attr))?;
         Ok((made.node, entry))
     }
 
     /// Makes something in a directory that is locked. EEXIST: the name is taken.
-    pub(crate) fn make_alone(
+    pub(crate) fn make_locked(
         &self,
         cx: &Context<'_>,
         names: &LockedNames<'_>,
@@ -102,7 +102,7 @@ impl Core {
     ) -> Result<NewNode> {
         let work = self.upper.work()?;
         let (parent, dir) = (names.node(), names.dir());
-        names.is_there()?;
+        names.check_present()?;
         // Without lower parts, the layer itself says EEXIST.
         if !dir.lowers.is_empty() && names.child(name)?.is_some() {
             return Err(Error::new(Errno::EXIST, ""));
@@ -113,7 +113,7 @@ impl Core {
         let own = work.own_mark_for(name, what)?;
         // An AUFS whiteout beside the name goes last, and then a lower directory must not show through.
         let opaque =
-            matches!(what, NewObject::Dir) && self.upper.aufs && self.layers.shows_from_below(dir, name)?;
+            matches!(what, NewObject::Dir) && self.upper.aufs && self.layers.has_lower_entry(dir, name)?;
         let direct = own == OwnMark::default() && !opaque;
         let change = names.change();
         cx.progress.once(|| {
@@ -123,7 +123,7 @@ impl Core {
             let file = match made_at {
                 Err(e) if e.errno() == Errno::EXIST => {
                     let xwhiteouts = dir.upper.lock().as_ref().is_some_and(|upper| upper.xwhiteouts);
-                    self.layers.make_over(work, (&*handle, xwhiteouts), name, what, owner, &own)?
+                    self.layers.make_atomically(work, (&*handle, xwhiteouts), name, what, owner, &own)?
                 }
                 made_at => made_at?,
             };
@@ -133,7 +133,7 @@ impl Core {
             let made = self.enter_new(parent, &change, &*handle, name, file, &own);
             if made.is_err() && is_at_free_name {
                 // Who is told that it has failed may go another way, and must find the name free.
-                what.take_away(&*handle, name);
+                what.undo(&*handle, name);
             }
             made
         })
@@ -164,17 +164,17 @@ impl Core {
             if own.null_device {
                 attr.mode = FileKind::CharDevice.mode_bits() | attr.perm();
             }
-            let state = FileState::whole(Names::one(place), InodeLocation::Upper, (0, raw.ino));
+            let state = FileState::complete(Names::one(place), InodeLocation::Upper, (0, raw.ino));
             let state = FileState { null_device: own.null_device, ..state };
             let new = Arc::new(File::new(attr.kind(), state));
             new.unsynced.note_original();
             new.no_capability.note();
             if let Some(file) = file {
-                self.layers.keep_io(&new, file);
+                self.layers.store_io(&new, file);
             }
             Body::file(new)
         };
-        let node = change.made(name, (raw.ino, attr.ino, attr.kind()), body)?;
+        let node = change.note_new_object(name, (raw.ino, attr.ino, attr.kind()), body)?;
         Ok(NewNode { node, attr })
     }
 
@@ -203,16 +203,16 @@ impl Core {
         attr.ino = self.layers.shown_ino(0, raw.ino);
         attr.nlink = 0;
         let held: Arc<dyn Object> = Arc::clone(&file) as Arc<dyn Object>;
-        let mut state = FileState::whole(Names::default(), InodeLocation::Orphan(held), (0, raw.ino));
+        let mut state = FileState::complete(Names::default(), InodeLocation::Orphan(held), (0, raw.ino));
         state.set_orphan_name(orphan);
         let new = Arc::new(File::new(FileKind::Regular, state));
         new.unsynced.note_original();
         new.no_capability.note();
-        self.layers.keep_io(&new, file);
+        self.layers.store_io(&new, file);
         let node = self.nodes.make(None, attr.ino, Body::file(new))?;
         self.nodes.write_new(&node, &[]);
         if let Some(file) = node.as_file() {
-            self.write_held(&node, &file.state.read());
+            self.record_descriptor(&node, &file.state.read());
         }
         Ok(NewNode { node, attr })
     }
@@ -238,7 +238,7 @@ impl Core {
             self.copy_up_attrs(node, file)?;
         }
         let names = self.lock_names(parent, NameChanger::Kernel)?;
-        names.is_there()?;
+        names.check_present()?;
         if names.child(name)?.is_some() {
             return Err(Error::new(Errno::EXIST, ""));
         }
@@ -301,7 +301,7 @@ impl Layers {
     }
 
     /// Makes something in place of a whiteout, or with a mark, so that it appears complete and at once.
-    fn make_over(
+    fn make_atomically(
         &self,
         work: &Work,
         (dir, xwhiteouts): (&dyn BranchDir, bool),
@@ -356,7 +356,7 @@ impl Layers {
             Ok(file)
         })();
         if result.is_err() {
-            what.take_away(place, temp);
+            what.undo(place, temp);
         }
         if let Some(nest) = nest_name {
             work.dir().remove_dir(Name::new(&nest)?)?;
@@ -365,7 +365,7 @@ impl Layers {
     }
 
     /// Keeps the open file of a new or newly opened upper file.
-    pub(crate) fn keep_io(&self, file: &File, open: Arc<dyn BranchFile>) {
+    pub(crate) fn store_io(&self, file: &File, open: Arc<dyn BranchFile>) {
         let (io, filled) = file.io.fill(Arc::new(Io::new(open, true)));
         if filled {
             self.watch(&**file, io.file.as_descriptor());
@@ -373,7 +373,7 @@ impl Layers {
     }
 
     /// Whether the layers below show something under a name, so that removing the upper's entry takes a whiteout.
-    pub(crate) fn shows_from_below(&self, dir: &Dir, name: Name<'_>) -> Result<bool> {
+    pub(crate) fn has_lower_entry(&self, dir: &Dir, name: Name<'_>) -> Result<bool> {
         if dir.lowers.is_empty() {
             return Ok(false);
         }
@@ -409,7 +409,7 @@ impl Work {
         let mut there = false;
         let made = self.try_make_at(dir, name, what, owner, &mut there);
         if made.is_err() && there {
-            what.take_away(dir, name);
+            what.undo(dir, name);
         }
         made
     }

@@ -91,7 +91,7 @@ impl Union {
         let upper = core.layers.first().ok_or(Error::new(Errno::ROFS, "no upper layer"))?;
         let mut wanting = Vec::new();
         let search =
-            |found: &mut Vec<DependentFile>| core.layers.find_wanting(&upper.branch.root(), space, found);
+            |found: &mut Vec<DependentFile>| core.layers.find_incomplete(&upper.branch.root(), space, found);
         let searched = search(&mut wanting)?;
         wanting.sort_by_key(|file| file.bytes);
         let found = wanting.len();
@@ -122,7 +122,7 @@ impl Union {
                 match completed {
                     Ok(true) => state.files_done += 1,
                     Ok(false) => return Ok(state),
-                    Err(e) if ends_work(e.errno()) => return Err(e),
+                    Err(e) if is_layer_error(e.errno()) => return Err(e),
                     Err(e) => state.fails(e),
                 }
             }
@@ -191,14 +191,14 @@ impl Extent {
 }
 
 /// Whether an error says something of the layer and not of the file.
-fn ends_work(errno: Errno) -> bool {
+fn is_layer_error(errno: Errno) -> bool {
     matches!(errno, Errno::NOSPC | Errno::DQUOT | Errno::ROFS | Errno::NOMEM | Errno::MFILE | Errno::NFILE)
 }
 
 impl Layers {
     /// Files of the upper layer whose own mark says that data are below. Those that have become whole lose what else was to
     /// be taken from them then. False: some directories are too deep to be searched.
-    fn find_wanting(
+    fn find_incomplete(
         &self,
         root: &Arc<dyn BranchDir>,
         space: Space,

@@ -29,7 +29,7 @@ impl Core {
     /// nobody may ever use goes first.
     pub(crate) fn room_to_hold(&self, like: Option<BorrowedFd<'_>>) -> Result<()> {
         self.layers.has_room(like).or_else(|_| {
-            self.nodes.let_go();
+            self.nodes.close_handles();
             self.layers.has_room(like)
         })
     }

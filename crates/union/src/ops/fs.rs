@@ -44,16 +44,16 @@ impl Union {
         match self.0.layers.config.profile {
             Profile::Cached => Ok(OpenReply { handle: NO_HANDLE, io: OpenIo::Cached { keep: true } }),
             // O_TRUNC has been done, or there was nothing to cut.
-            Profile::Passthrough => self.hand_over(node, flags - OpenFlags::TRUNC, false),
+            Profile::Passthrough => self.open_passthrough(node, flags - OpenFlags::TRUNC, false),
         }
     }
 
     /// The answer to an open, in passthrough; `known`: the kernel may know the file's attributes already.
-    fn hand_over(&self, node: &Arc<Node>, flags: OpenFlags, known: bool) -> Result<OpenReply> {
+    fn open_passthrough(&self, node: &Arc<Node>, flags: OpenFlags, known: bool) -> Result<OpenReply> {
         let io = self.0.open(node, flags)?;
         let handle = match (&io, node.as_file()) {
             (OpenIo::Passthrough(_), Some(file)) if flags & OpenFlags::ACCMODE == OpenFlags::RDWR => {
-                self.0.coherence.opens_to_map(node, file, known);
+                self.0.coherence.note_mappable_open(node, file, known);
                 MAPPABLE
             }
             (OpenIo::Passthrough(_) | OpenIo::Lent(_), _) => NO_HANDLE,
@@ -79,7 +79,7 @@ impl Union {
 
     /// After a change of data by `cx` that the kernel does not qualify. It says beforehand that set-id bits are to go, where it is new
     /// enough: so who does not say his name is believed.
-    fn written(&self, cx: &Context<'_>, id: NodeId, open: &dyn BranchFile) -> Result<()> {
+    fn finish_write(&self, cx: &Context<'_>, id: NodeId, open: &dyn BranchFile) -> Result<()> {
         let node = self.0.node(id)?;
         match node.as_file() {
             Some(file) if cx.uid != 0 && cx.uid != UNKNOWN => self.0.kill_set_ids(cx, &node, file, open),
@@ -202,7 +202,7 @@ impl Filesystem for Union {
 
     fn open(&self, _: &Context<'_>, node: NodeId, flags: OpenFlags) -> Result<OpenReply> {
         if self.0.layers.is_passthrough() {
-            return self.hand_over(&self.0.node(node)?, flags, true);
+            return self.open_passthrough(&self.0.node(node)?, flags, true);
         }
         if self.duties().contains(Duties::OPENS_FILES) {
             return Err(Error::new(Errno::NOSYS, "open"));
@@ -383,7 +383,7 @@ impl Filesystem for Union {
         open.allocate(mode, offset, len)?;
         drop(times);
         // The request does not say what a write would: that the caller has no privilege.
-        self.written(cx, node, &*open)
+        self.finish_write(cx, node, &*open)
     }
 
     fn lseek(&self, _: &Context<'_>, node: NodeId, _: Handle, offset: u64, whence: Seek) -> Result<u64> {
@@ -407,7 +407,7 @@ impl Filesystem for Union {
         let target = self.writable(to.0)?;
         let source = self.readable(from.0)?;
         let copied = target.copy_range(to.2, &*source.file, from.2, len.min(COPY_MAX))?;
-        self.written(cx, to.0, &*target)?;
+        self.finish_write(cx, to.0, &*target)?;
         Ok(copied)
     }
 
@@ -431,7 +431,7 @@ impl Filesystem for Union {
 
     fn each_own_opens(&self, each: &mut dyn FnMut(NodeId, OwnOpens)) {
         if let Some(ledger) = self.0.nodes.ledger() {
-            let kept = ledger.known().map(|node| (node, ledger.own_opens(node)));
+            let kept = ledger.kernel_nodes().map(|node| (node, ledger.own_opens(node)));
             kept.filter(|(_, opens)| *opens != OwnOpens::default())
                 .for_each(|(node, opens)| each(node, opens));
         }

@@ -75,7 +75,7 @@ impl Layers {
     /// Before a file is given to somebody who writes to it and syncs it past the union (by msync, RWF_DSYNC, or a descriptor
     /// of his own): a copy gets its names, and loses its marks, for good. What was made here is new, and its name is as
     /// durable as on any filesystem; unless (`strictly`) every write is to be.
-    pub(crate) fn settle_names(
+    pub(crate) fn sync_names(
         &self,
         node: &Node,
         file: &File,
@@ -84,14 +84,14 @@ impl Layers {
     ) -> Result<()> {
         let config = &self.config;
         let unsynced = &file.unsynced;
-        if config.volatile || !config.sync_copy_up || unsynced.is_settled() {
+        if config.volatile || !config.sync_copy_up || unsynced.is_data_sync_enough() {
             return Ok(());
         }
         // A copy shows the number of its origin.
         if !unsynced.is_original() && self.shown_ino(0, open.stat()?.ino) == node.ino {
             unsynced.note_original();
         }
-        if strictly || !unsynced.is_original() { unsynced.settle(|| open.sync(false)) } else { Ok(()) }
+        if strictly || !unsynced.is_original() { unsynced.sync_metadata(|| open.sync(false)) } else { Ok(()) }
     }
 }
 
@@ -143,15 +143,15 @@ impl Core {
             (false, false) => None,
         };
         // Whoever wrote it has lost them then, and may have been given others since.
-        let privileges = before.map(|attr| Privileges::unless_none(&*open, &attr, &file.no_capability));
+        let privileges = before.map(|attr| Privileges::read_unless_none(&*open, &attr, &file.no_capability));
         let written = open.write_at(data, offset);
         if let Some(privileges) = privileges {
-            privileges.give_back(&*open);
+            privileges.restore(&*open);
         }
         let written = written?;
         if let Some(attr) = before.filter(|_| kept) {
             open.set_times(None, Some(SetTime::At(attr.mtime)))?;
-            self.coherence.keep_ctime(file, None, || open.stat())?;
+            self.coherence.record_ctime(file, None, || open.stat())?;
         }
         drop(times);
         if flags.contains(WriteFlags::KILL_SUIDGID) {
@@ -184,7 +184,7 @@ impl Core {
             without != attr.perm()
         };
         if killed {
-            self.coherence.tell_attributes_changed(node);
+            self.coherence.notify_attributes_changed(node);
         }
         Ok(())
     }
@@ -195,7 +195,7 @@ impl Core {
         let _under_way = self.coherence.truncates(node, file);
         self.writable(node, file, size)?.truncate(size)?;
         if let Some(io) = file.open_io() {
-            self.settle_partial(node, &io);
+            self.check_completion(node, &io);
         }
         Ok(())
     }
@@ -237,12 +237,12 @@ impl Core {
             if truncate {
                 open.truncate(0)?;
                 if let Some(io) = file.open_io() {
-                    self.settle_partial(node, &io);
+                    self.check_completion(node, &io);
                 }
             }
             let io = self.layers.readable(file)?;
             if io.file.descriptor().is_some() {
-                self.layers.settle_names(node, file, &*io.file, flags.contains(OpenFlags::DSYNC))?;
+                self.layers.sync_names(node, file, &*io.file, flags.contains(OpenFlags::DSYNC))?;
             }
             io
         } else {
@@ -261,7 +261,7 @@ impl Core {
                 self.nodes.count_cached(node, file, -1);
                 return Err(stale());
             }
-            if !io.writable && (io.file.descriptor().is_some() || io.file.lent().is_some()) {
+            if !io.writable && (io.file.descriptor().is_some() || io.file.lent_descriptor().is_some()) {
                 node.marks().lower_passthrough.store(true, Relaxed);
                 self.nodes.write_flags(node, Flags::LOWER_OPEN);
                 // A copy-up that did not see the mark has replaced the file by now.
@@ -284,7 +284,7 @@ impl Core {
         // A file that is partial, or was when it was opened, goes through the kernel's cache until all its opens have ended.
         // Counted before looking, so that one who finds it whole at the same time sees the count.
         let Some(descriptor) = io.file.descriptor() else {
-            let copy = if io.writable { None } else { io.file.lent() };
+            let copy = if io.writable { None } else { io.file.lent_descriptor() };
             self.nodes.count_cached(node, file, 1);
             // An open beside this one that goes through the cache has been counted, or will find the copy.
             if let Some(copy) = copy
@@ -311,7 +311,7 @@ impl Core {
             && io.writable
         {
             file.unsynced.sync(datasync, |datasync| io.file.sync(datasync))?;
-            self.settle_partial(node, &io);
+            self.check_completion(node, &io);
             return Ok(());
         }
         let state = file.state.read();

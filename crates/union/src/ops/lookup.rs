@@ -46,7 +46,7 @@ impl Core {
             EntryLookup::Absent | EntryLookup::Unknown => {}
         }
         let found = self.search(parent, dir, name)?;
-        if found.is_none() && dir.entries.searched(self.searches_max(dir)) {
+        if found.is_none() && dir.entries.count_search(self.searches_max(dir)) {
             self.layers.ensure_listing(dir)?;
         }
         match found {
@@ -176,7 +176,7 @@ impl Core {
         let path = path.map(|path| same(&path).unwrap_or_else(|| path.into()));
         let dir = Dir::new(Some(Dentry::new(parent, shared)), parts, path);
         if !self.nodes.is_recovering() {
-            dir.lease.nothing();
+            dir.lease.reset();
         }
         if let Some(upper) = upper {
             self.layers.set_upper(&dir, upper);
@@ -193,8 +193,8 @@ impl Core {
         found: LayerFile<'_>,
         at: InodeLocation,
     ) -> Result<(Arc<Node>, Option<Attr>)> {
-        if self.is_apart(&found) {
-            return self.adopt_apart(parent, shared, &found, at);
+        if self.has_separate_nodes(&found) {
+            return self.adopt_separate(parent, shared, &found, at);
         }
         let name = Name::new(shared)?;
         let key = (found.layer, found.attr.ino);
@@ -228,12 +228,12 @@ impl Core {
     }
 
     /// Whether a lower file has more names than the upper layer gives to one.
-    fn is_apart(&self, found: &LayerFile<'_>) -> bool {
+    fn has_separate_nodes(&self, found: &LayerFile<'_>) -> bool {
         found.layer > 0 && self.upper.work().is_ok_and(|work| found.attr.nlink > work.links_max)
     }
 
     /// Makes the node of one name of a file that has too many. The kernel does not say by which name it changes a node, so each has one.
-    fn adopt_apart(
+    fn adopt_separate(
         &self,
         parent: &Arc<Node>,
         shared: &SharedName,
@@ -288,7 +288,8 @@ impl Core {
         let kind = if null_device { FileKind::CharDevice } else { attr.kind() };
         let ino = own.as_ref().and_then(|o| self.layers.origin_ino(o));
         let ino = ino.unwrap_or_else(|| self.layers.shown_ino(found.layer, found.attr.ino));
-        let state = FileState { below, partial, lost_data, null_device, ..FileState::whole(names, at, key) };
+        let state =
+            FileState { below, partial, lost_data, null_device, ..FileState::complete(names, at, key) };
         Ok((Arc::new(File::new(kind, state)), ino, attr))
     }
 
@@ -360,13 +361,13 @@ impl Core {
         let next = self.nodes.make(key, ino, Body::file(Arc::clone(file)))?;
         self.nodes.write_new(&next, &state.names);
         if state.names.is_empty() {
-            self.write_held(&next, state);
+            self.record_descriptor(&next, state);
         }
         // Before anybody finds it: of two that the kernel knows, with none in the other's place, a successor would find one only.
         before.extend(all.iter().flatten().filter_map(|old| self.nodes.replace(old, &next)));
         for place in state.names.iter() {
             if let Some(dir) = place.parent.as_dir() {
-                dir.entries.leads_to(&place.name, &next);
+                dir.entries.set_node(&place.name, &next);
             }
         }
         *successor = Arc::downgrade(&next);
@@ -473,7 +474,7 @@ impl Nodes {
                 }
             }
         }
-        parent.as_dir().ok_or(Errno::NOTDIR)?.entries.leads_to(name.as_c_str(), node);
+        parent.as_dir().ok_or(Errno::NOTDIR)?.entries.set_node(name.as_c_str(), node);
         Ok(())
     }
 }

@@ -23,15 +23,15 @@ impl Core {
         let Body::File(file) = &node.body else { return Err(Error::new(Errno::ISDIR, "")) };
         // What is served from below shows from below.
         let lower = matches!(file.state.read().at, InodeLocation::Lower(_));
-        let covered = lower || self.layers.shows_from_below(dir, name)?;
-        let handle = self.where_to_remove(parent, covered)?;
+        let covered = lower || self.layers.has_lower_entry(dir, name)?;
+        let handle = self.removal_dir(parent, covered)?;
         let change = names.change();
         let mut state = file.state.write();
         self.nodes.write_leaves(&node, &state, (parent, name));
         match &state.at {
             InodeLocation::Lower(_) => {
                 if state.names.len() <= 1 {
-                    self.write_held(&node, &state);
+                    self.record_descriptor(&node, &state);
                 }
                 work.whiteout(&*handle, name)?;
                 state.lost += 1;
@@ -39,8 +39,8 @@ impl Core {
             InodeLocation::Upper | InodeLocation::Orphan(_) => {
                 let is_last = matches!(state.at, InodeLocation::Upper) && state.names.len() <= 1;
                 // Whoever has it open goes on using it; the kernel does not say who does.
-                let is_new = is_last && state.hold(work, held_file(file, &*handle, name)?)?;
-                self.write_held(&node, &state);
+                let is_new = is_last && state.hold(work, upper_handle(file, &*handle, name)?)?;
+                self.record_descriptor(&node, &state);
                 let removed = match state.orphan() {
                     Some(orphan) if is_new => {
                         work.keep(orphan, OrphanLink::MoveName(&*handle, name, covered))
@@ -60,7 +60,7 @@ impl Core {
     }
 
     /// The directory of the upper layer that a name goes from, or gets a whiteout in. There is room to hold what loses its name.
-    fn where_to_remove(&self, parent: &Arc<Node>, covered: bool) -> Result<Arc<dyn BranchDir>> {
+    fn removal_dir(&self, parent: &Arc<Node>, covered: bool) -> Result<Arc<dyn BranchDir>> {
         let dir = parent.as_dir().ok_or(Errno::NOTDIR)?;
         let handle =
             if covered { Some(self.ensure_upper_dir(parent)?) } else { self.layers.upper_of(dir)? };
@@ -105,12 +105,12 @@ impl Core {
             if !self.layers.is_empty_dir(victim)? {
                 return Err(Error::new(Errno::NOTEMPTY, ""));
             }
-            let covered = self.layers.shows_from_below(dir, name)?;
-            let handle = self.where_to_remove(parent, covered)?;
+            let covered = self.layers.has_lower_entry(dir, name)?;
+            let handle = self.removal_dir(parent, covered)?;
             let _one = victim.copy.lock();
             self.write_held_dir(&node, victim);
             let change = names.change();
-            self.layers.take_dir_away(work, &*handle, name, victim, covered)?;
+            self.layers.remove_dir_entry(work, &*handle, name, victim, covered)?;
             change.removes_dir(name, &node, victim);
             return Ok(());
         }
@@ -131,7 +131,7 @@ impl Layers {
     }
 
     /// Takes an empty directory's name out of the upper layer, with the whiteouts that may be in it.
-    pub(crate) fn take_dir_away(
+    pub(crate) fn remove_dir_entry(
         &self,
         work: &Work,
         handle: &dyn BranchDir,
@@ -159,7 +159,7 @@ impl Layers {
 }
 
 /// A handle to a file in the upper layer; the open file, if there is one, saves a system call.
-pub(crate) fn held_file(file: &File, dir: &dyn BranchDir, name: Name<'_>) -> Result<Arc<dyn Object>> {
+pub(crate) fn upper_handle(file: &File, dir: &dyn BranchDir, name: Name<'_>) -> Result<Arc<dyn Object>> {
     match file.open_io() {
         // Of a file with blocks below only the inode is held: it opens again in whatever form it has then.
         Some(io) if io.writable && io.partial.is_none() => Ok(Arc::clone(&io.file) as Arc<dyn Object>),

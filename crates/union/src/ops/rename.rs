@@ -10,7 +10,7 @@ use crate::layers::orphan_link::OrphanLink;
 use crate::layers::work_dir::{Whiteouts, Work};
 use crate::nodes::node::{Body, Dir, File, FileState, InodeLocation, Node};
 use crate::ops::create::NewObject;
-use crate::ops::remove::{RETRIES, held_file};
+use crate::ops::remove::{RETRIES, upper_handle};
 use crate::sync::RwLockWriteGuard;
 use crate::union::Core;
 use smallvec::SmallVec;
@@ -66,7 +66,7 @@ impl Core {
             {
                 continue;
             }
-            if target.as_ref().is_some_and(|t| shows_same(t, &source)) {
+            if target.as_ref().is_some_and(|t| is_same_file(t, &source)) {
                 return Ok(());
             }
             let (leaves, enters) = (from_names.change(), to_names.change());
@@ -151,8 +151,8 @@ impl Core {
         if target.is_some() {
             self.room_to_hold(to_handle.as_descriptor())?;
         }
-        let uncovers = self.layers.shows_from_below(from_dir, from.1)?;
-        let covers = self.layers.shows_from_below(to_dir, to.1)?;
+        let uncovers = self.layers.has_lower_entry(from_dir, from.1)?;
+        let covers = self.layers.has_lower_entry(to_dir, to.1)?;
         match &source.body {
             Body::Dir(dir) => {
                 self.mark_dir_moved(work, source, dir, covers)?;
@@ -180,7 +180,7 @@ impl Core {
                 if let (Some(gone), Some(victim)) = (&mut other, victim) {
                     match &gone.at {
                         InodeLocation::Upper if gone.names.len() <= 1 => {
-                            is_new = gone.hold(work, held_file(victim, &*to_handle, to.1)?)?;
+                            is_new = gone.hold(work, upper_handle(victim, &*to_handle, to.1)?)?;
                             is_last = true;
                         }
                         InodeLocation::Lower(_) => gone.lost += 1,
@@ -188,7 +188,7 @@ impl Core {
                     }
                     target.iter().for_each(|node| self.nodes.write_leaves(node, gone, to));
                     if gone.names.len() <= 1 {
-                        target.iter().for_each(|node| self.write_held(node, gone));
+                        target.iter().for_each(|node| self.record_descriptor(node, gone));
                     }
                 }
                 self.nodes.write_move(source, to);
@@ -227,7 +227,7 @@ impl Core {
         let to_handle = self.ensure_upper_dir(to.0)?;
         for (node, dir, name) in [(source, to_dir, to.1), (target, from_dir, from.1)] {
             if let Some(moved) = node.as_dir() {
-                self.mark_dir_moved(work, node, moved, self.layers.shows_from_below(dir, name)?)?;
+                self.mark_dir_moved(work, node, moved, self.layers.has_lower_entry(dir, name)?)?;
             }
         }
         let _copies = lock_copies(&[Some(source), Some(target)]);
@@ -407,7 +407,7 @@ fn is_same(a: Option<&Arc<Node>>, b: Option<&Arc<Node>>) -> bool {
 }
 
 /// Whether two nodes show one file: renaming a file onto another name of its own does nothing.
-fn shows_same(a: &Arc<Node>, b: &Arc<Node>) -> bool {
+fn is_same_file(a: &Arc<Node>, b: &Arc<Node>) -> bool {
     match (&a.body, &b.body) {
         (Body::File(a), Body::File(b)) => Arc::ptr_eq(a, b),
         _ => Arc::ptr_eq(a, b),

@@ -40,8 +40,8 @@ impl Export for Slow {
         slowly(|| self.0.set_owner(file, uid, gid))
     }
 
-    fn cut(&self, file: &ExportFile) -> Result<()> {
-        slowly(|| self.0.cut(file))
+    fn truncate_to_zero(&self, file: &ExportFile) -> Result<()> {
+        slowly(|| self.0.truncate_to_zero(file))
     }
 }
 

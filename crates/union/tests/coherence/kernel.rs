@@ -34,7 +34,7 @@ pub fn step(world: &World, worker: usize) {
 }
 
 /// One of these.
-pub fn make_or_take_away(world: &World, worker: usize, what: &'static CStr, to: &'static CStr) {
+pub fn create_or_remove(world: &World, worker: usize, what: &'static CStr, to: &'static CStr) {
     match thread_rng().gen_range(0..5) {
         0 | 1 => create(world, worker, what),
         2 | 3 => remove(world, worker, what),
@@ -52,7 +52,7 @@ struct Begins<'a> {
 
 impl Progress for Begins<'_> {
     fn begins(&self) {
-        if !self.life.is_over() {
+        if !self.life.is_finished() {
             self.kernel.begun.lock().unwrap().insert(self.worker, self.what);
         }
     }
@@ -77,14 +77,14 @@ fn ask<T>(
         }
         let was_begun = kernel.again.lock().unwrap().contains(&worker);
         let answer = call(&service, was_begun);
-        if answer.is_err() && !service.life.is_over() {
+        if answer.is_err() && !service.life.is_finished() {
             // Nothing has come of it.
             kernel.begun.lock().unwrap().remove(&worker);
         }
         // It is on its way, now and then for as long as others take for a whole call.
         let steps = if thread_rng().gen_bool(0.25) { LONG } else { 1 };
         (0..steps).for_each(|_| yield_now());
-        if !service.life.is_over() {
+        if !service.life.is_finished() {
             kernel.begun.lock().unwrap().remove(&worker);
             kernel.again.lock().unwrap().remove(&worker);
             return answer;
@@ -129,12 +129,12 @@ pub fn look(world: &World, worker: usize, what: &'static CStr) {
         beliefs.missing.contains(what) || beliefs.names.contains_key(what)
     };
     if !is_known {
-        found(world, worker, what);
+        look_up_locked(world, worker, what);
     }
 }
 
 /// Looks a name up, with the directory's lock held.
-fn found(world: &World, worker: usize, what: &'static CStr) -> Option<NodeId> {
+fn look_up_locked(world: &World, worker: usize, what: &'static CStr) -> Option<NodeId> {
     let before = world.kernel.beliefs().recalls.clone();
     let looked_up = ask(world, worker, None, |Service { fs, .. }, _| {
         let entry = fs.lookup(&USER, world.dir, name(what))?;
@@ -154,7 +154,7 @@ fn found(world: &World, worker: usize, what: &'static CStr) -> Option<NodeId> {
     });
     if holds {
         match entry {
-            Some(entry) => known(world, what, &entry, before.get(&entry.node).copied().unwrap_or(0)),
+            Some(entry) => note_entry(world, what, &entry, before.get(&entry.node).copied().unwrap_or(0)),
             None => drop(world.kernel.beliefs().missing.insert(what.to_owned())),
         }
     }
@@ -163,7 +163,7 @@ fn found(world: &World, worker: usize, what: &'static CStr) -> Option<NodeId> {
 }
 
 /// A name has been found. `before`: how often attributes of its node had been recalled when it was asked for.
-fn known(world: &World, what: &CStr, entry: &Entry, before: u64) {
+fn note_entry(world: &World, what: &CStr, entry: &Entry, before: u64) {
     let mut beliefs = world.kernel.beliefs();
     beliefs.names.insert(what.to_owned(), entry.node);
     beliefs.nodes.insert(entry.node);
@@ -211,7 +211,7 @@ pub fn create(world: &World, worker: usize, what: &'static CStr) {
     let _lock = world.kernel.lock.write().unwrap();
     let is_missing = world.kernel.beliefs().missing.contains(what);
     let is_there = world.kernel.beliefs().names.contains_key(what);
-    if is_there || (!is_missing && found(world, worker, what).is_some()) {
+    if is_there || (!is_missing && look_up_locked(world, worker, what).is_some()) {
         return;
     }
     let made = ask(world, worker, None, |Service { fs, life, .. }, was_begun| {
@@ -230,7 +230,7 @@ pub fn create(world: &World, worker: usize, what: &'static CStr) {
     if let Ok((entry, opened)) = made {
         world.counts(what, 1);
         world.kernel.beliefs().missing.remove(what);
-        known(world, what, &entry, 0);
+        note_entry(world, what, &entry, 0);
         arrived(world, worker);
         world.served().fs.release(entry.node, opened.handle);
     }
@@ -241,7 +241,7 @@ pub fn remove(world: &World, worker: usize, what: &'static CStr) {
     let _lock = world.kernel.lock.write().unwrap();
     let is_missing = world.kernel.beliefs().missing.contains(what);
     let is_there = world.kernel.beliefs().names.contains_key(what);
-    if is_missing || (!is_there && found(world, worker, what).is_none()) {
+    if is_missing || (!is_there && look_up_locked(world, worker, what).is_none()) {
         return;
     }
     let removed = ask(world, worker, Some(what), |Service { fs, .. }, was_begun| {
@@ -272,7 +272,7 @@ fn rename(world: &World, worker: usize, from: &'static CStr, to: &'static CStr) 
             let beliefs = world.kernel.beliefs();
             (beliefs.missing.contains(what), beliefs.names.contains_key(what))
         };
-        is_known || !is_missing && found(world, worker, what).is_some()
+        is_known || !is_missing && look_up_locked(world, worker, what).is_some()
     };
     if from == to || !is_there(from) {
         return;

@@ -24,7 +24,7 @@ struct Announced<'a>(AtomicBool, &'a Life);
 
 impl Announced<'_> {
     fn set(&self, begun: bool) {
-        if !self.1.is_over() {
+        if !self.1.is_finished() {
             self.0.store(begun, SeqCst);
         }
     }
@@ -65,12 +65,12 @@ fn past<T>(
 fn over_the_ring<T>(world: &World, call: impl FnOnce(&Service, &Client<'_>) -> Verdict<T>) -> Came<T> {
     let service = world.service();
     let announced = Announced(AtomicBool::new(false), &service.life);
-    if service.life.is_over() {
+    if service.life.is_finished() {
         return Came::Lost { begun: false };
     }
     let client = Client { uid: USER.uid, gid: USER.gid, progress: &announced };
     let verdict = call(&service, &client);
-    if service.life.is_over() {
+    if service.life.is_finished() {
         return Came::Lost { begun: announced.0.load(SeqCst) };
     }
     Came::Answer(verdict)
@@ -79,7 +79,7 @@ fn over_the_ring<T>(world: &World, call: impl FnOnce(&Service, &Client<'_>) -> V
 /// The service dies after some turns of others, less than `life`, and another goes on.
 pub fn takeover(world: &World, life: usize) {
     (0..thread_rng().gen_range(0..life)).for_each(|_| yield_now());
-    world.is_taken_over();
+    world.take_over();
 }
 
 /// One call over the ring.
@@ -122,7 +122,7 @@ pub fn make(world: &World, what: &'static CStr) {
     }
 }
 
-/// By the kernel, as the door has no such call.
+/// By the kernel, as `Handout` has no such call.
 fn remove(world: &World, what: &'static CStr) {
     kernel::remove(world, WORKER, what);
 }
@@ -192,7 +192,7 @@ fn is_shown(world: &World, file: &Arc<dyn BranchFile>, what: &CStr) {
 pub fn reader(world: &World) {
     let service = world.service();
     let Ok(Some(told)) = service.fs.mappable(world.file) else { return };
-    if service.life.is_over() {
+    if service.life.is_finished() {
         return;
     }
     let word = || {

@@ -22,7 +22,7 @@ pub struct Life {
 }
 
 impl Life {
-    pub fn is_over(&self) -> bool {
+    pub fn is_finished(&self) -> bool {
         self.over.load(SeqCst)
     }
 }

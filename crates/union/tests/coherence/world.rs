@@ -116,7 +116,7 @@ pub struct Way(pub Weak<Kernel>, pub Arc<Life>);
 
 impl Way {
     fn kernel(&self) -> Option<Arc<Kernel>> {
-        self.0.upgrade().filter(|_| !self.1.is_over())
+        self.0.upgrade().filter(|_| !self.1.is_finished())
     }
 }
 
@@ -124,7 +124,7 @@ impl Way {
 struct InHand(Way, Vec<(usize, u64)>);
 
 impl ActiveOperations for InHand {
-    fn is_over(&self) -> bool {
+    fn is_finished(&self) -> bool {
         let Some(kernel) = self.0.kernel() else { return true };
         let under_way = kernel.under_way.lock().unwrap();
         let is_under_way = |(worker, number): &(usize, u64)| under_way.get(worker) == Some(number);
@@ -133,14 +133,14 @@ impl ActiveOperations for InHand {
 }
 
 impl Notifier for Way {
-    fn under_way(&self) -> Box<dyn ActiveOperations> {
+    fn active_operations(&self) -> Box<dyn ActiveOperations> {
         let Some(kernel) = self.kernel() else { return Box::new(()) };
         let now =
             kernel.under_way.lock().unwrap().iter().map(|(worker, number)| (*worker, *number)).collect();
         Box::new(InHand(self.clone(), now))
     }
 
-    fn has_begun(&self, _: NodeId, what: Name<'_>) -> bool {
+    fn is_pending(&self, _: NodeId, what: Name<'_>) -> bool {
         let Some(kernel) = self.kernel() else { return false };
         let is_begun = kernel.begun.lock().unwrap().values().any(|begun| *begun == what.as_c_str());
         is_begun && kernel.deaf != Some(Deaf::Begun)
@@ -270,7 +270,7 @@ impl World {
     pub fn served(&self) -> Arc<Service> {
         loop {
             let service = self.service();
-            if !service.life.is_over() {
+            if !service.life.is_finished() {
                 return service;
             }
             shuttle::thread::yield_now();
@@ -279,7 +279,7 @@ impl World {
 
     /// The service dies, whatever its threads are doing, and another goes on with what it leaves: the disk, the ledger, the generations,
     /// and requests that have not been answered.
-    pub fn is_taken_over(&self) {
+    pub fn take_over(&self) {
         let before = self.service();
         let left = before.dies();
         self.kernel.under_way.lock().unwrap().clear();
@@ -324,7 +324,7 @@ impl World {
     }
 
     /// Nobody does anything any more: whatever the kernel believes is so.
-    pub fn believes_what_is(&self) {
+    pub fn check_beliefs(&self) {
         let mut found = Names::default();
         let fs = &self.service().fs;
         fs.readdir(&USER, self.dir, NO_HANDLE, 0, &mut found).unwrap();

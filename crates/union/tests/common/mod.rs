@@ -29,7 +29,7 @@ pub fn name(name: &CStr) -> Name<'_> {
 }
 
 /// The errno alone, which is what can be compared.
-pub fn bare<T>(result: Result<T>) -> Result<T, Errno> {
+pub fn errno_of<T>(result: Result<T>) -> Result<T, Errno> {
     result.map_err(|error| error.errno())
 }
 
@@ -109,10 +109,10 @@ pub struct Deaf {
 }
 
 impl Notifier for Deaf {
-    fn has_begun(&self, _: NodeId, _: Name<'_>) -> bool {
+    fn is_pending(&self, _: NodeId, _: Name<'_>) -> bool {
         false
     }
-    fn under_way(&self) -> Box<dyn ActiveOperations> {
+    fn active_operations(&self) -> Box<dyn ActiveOperations> {
         Box::new(())
     }
     fn attributes_changed(&self, _: NodeId) -> Result<()> {

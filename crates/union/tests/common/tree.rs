@@ -1,6 +1,6 @@
 //! A whole tree as its users see it, taken from a union or from a plain branch, and compared.
 
-use super::{NO_HANDLE, ROOT, bare, list_all, name};
+use super::{NO_HANDLE, ROOT, errno_of, list_all, name};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use vellum_union::Union;
@@ -110,8 +110,8 @@ fn extents(mut seek: impl FnMut(u64, Seek) -> Result<u64, Errno>) -> Vec<(u64, u
 pub fn see_node(fs: &Union, node: NodeId, attr: &Attr, data: bool) -> Seen {
     let mut seen = Seen::of_attr(attr);
     seen.xattrs = xattrs(
-        |buf| bare(fs.listxattr(&ROOT, node, buf)),
-        |attr, buf| bare(fs.getxattr(&ROOT, node, attr, buf)),
+        |buf| errno_of(fs.listxattr(&ROOT, node, buf)),
+        |attr, buf| errno_of(fs.getxattr(&ROOT, node, attr, buf)),
     );
     match seen.kind {
         FileKind::Symlink => {
@@ -125,7 +125,7 @@ pub fn see_node(fs: &Union, node: NodeId, attr: &Attr, data: bool) -> Seen {
             seen.data = vec![0; attr.size as usize + 1];
             let len = fs.read(&ROOT, node, NO_HANDLE, 0, &mut seen.data).expect("data");
             seen.data.truncate(len);
-            seen.extents = extents(|at, whence| bare(fs.lseek(&ROOT, node, NO_HANDLE, at, whence)));
+            seen.extents = extents(|at, whence| errno_of(fs.lseek(&ROOT, node, NO_HANDLE, at, whence)));
         }
         _ => {}
     }
@@ -136,7 +136,8 @@ pub fn see_node(fs: &Union, node: NodeId, attr: &Attr, data: bool) -> Seen {
 pub fn see_object(object: &dyn Object) -> Seen {
     let attr = object.stat().expect("attributes");
     let mut seen = Seen::of_attr(&attr);
-    seen.xattrs = xattrs(|buf| bare(object.list_xattr(buf)), |attr, buf| bare(object.get_xattr(attr, buf)));
+    seen.xattrs =
+        xattrs(|buf| errno_of(object.list_xattr(buf)), |attr, buf| errno_of(object.get_xattr(attr, buf)));
     match seen.kind {
         FileKind::Symlink => {
             let mut target = vec![0; 4096];
@@ -157,7 +158,7 @@ fn contents(file: &dyn BranchFile, size: u64) -> (Vec<u8>, Vec<(u64, u64)>) {
     let mut data = vec![0; size as usize + 1];
     let len = file.read_at(&mut data, 0).expect("data");
     data.truncate(len);
-    (data, extents(|at, whence| bare(file.seek(at, whence))))
+    (data, extents(|at, whence| errno_of(file.seek(at, whence))))
 }
 
 /// The tree of a union. All lookups are given back. The listing's numbers and kinds must be those of the lookups.
@@ -226,7 +227,7 @@ pub fn entries(dir: &dyn BranchDir) -> Vec<(CString, FileKind)> {
         all.push((item.name.as_c_str().into(), item.kind.unwrap_or(FileKind::Regular)));
         Ok(())
     });
-    match bare(listed) {
+    match errno_of(listed) {
         // A directory that has been removed.
         Ok(()) | Err(Errno::NOENT) => all,
         Err(errno) => panic!("listing: {errno}"),

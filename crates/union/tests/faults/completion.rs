@@ -56,7 +56,7 @@ fn a_file_that_others_complete_is_done_with() {
 /// Marks that say nothing any more may stay on a file. A tree that has its layer below, and has looked it up before, does not go by
 /// them.
 #[test]
-fn what_has_become_whole_is_whole_for_those_who_knew_it_before() {
+fn a_completed_file_is_complete_for_earlier_lookups() {
     let _watched = Watched::new("whole for others".into());
     for sidecars in [false, true] {
         let mut whole = 0;

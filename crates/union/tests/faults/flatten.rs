@@ -30,7 +30,7 @@ fn look(stage: &Stage, disk: &MemoryBranch) -> Tree {
 }
 
 /// What the upper says of data that are below.
-fn said(disk: &MemoryBranch) -> Vec<String> {
+fn marks_below(disk: &MemoryBranch) -> Vec<String> {
     let speaks = |path: &str, kind: FileKind, attribute: &str| {
         let on_files = [".vellum.p", ".overlay.metacopy", ".overlay.redirect"];
         let on_root = [".vellum.lowers", ".fuseoverlayfs.override_stat"];
@@ -65,18 +65,18 @@ fn one_death(stage: &Stage, prepared: &MemoryBranch, before: &Tree, change: u64,
     let done = flatten(&next).unwrap();
     assert_eq!((done.files_done, done.files_failed), (done.files, 0), "{what}");
     drop(next);
-    assert_eq!(said(&disk), [""; 0], "{what}: the next try has left marks");
+    assert_eq!(marks_below(&disk), [""; 0], "{what}: the next try has left marks");
     let text = stage::unlike(before, &look(stage, &disk));
     assert!(text.is_empty(), "{what}: another tree after the next try\n{text}");
 }
 
 #[test]
-fn what_dies_while_it_makes_a_layer_whole_is_ended_by_the_next_try() {
-    for kind in Kind::ALL.into_iter().filter(|kind| kind.metacopy && !kind.door) {
+fn an_interrupted_flatten_is_completed_by_the_next() {
+    for kind in Kind::ALL.into_iter().filter(|kind| kind.metacopy && !kind.handout) {
         let _watched = Watched::new(format!("flatten {kind:?}"));
         let stage = Stage::new(kind);
         let prepared = disk(&stage);
-        assert!(said(&prepared).len() > 2, "{kind:?}: nothing to do");
+        assert!(marks_below(&prepared).len() > 2, "{kind:?}: nothing to do");
         let before = look(&stage, &prepared);
         let plan = FaultPlan::new();
         let whole = prepared.fork().unwrap();
@@ -86,7 +86,7 @@ fn what_dies_while_it_makes_a_layer_whole_is_ended_by_the_next_try() {
         assert_eq!((done.files_done, done.files_failed), (done.files, 0), "{kind:?}");
         let changes = plan.changes();
         drop(union);
-        assert_eq!(said(&whole), [""; 0], "{kind:?}");
+        assert_eq!(marks_below(&whole), [""; 0], "{kind:?}");
         for number in 0..changes * 2 {
             one_death(&stage, &prepared, &before, number / 2, number % 2 == 1);
         }

@@ -10,7 +10,7 @@ use vellum_union::Union;
 use vellum_vfs::{Branch, FileKind, Filesystem, SetAttr, WriteFlags};
 
 /// `disk`, `union`: as the interruption has left them, and mounted again. Files that are not as large as before have been cut.
-pub fn to_its_old_size(stage: &Stage, known: &Known, (disk, union): (&MemoryBranch, &Union), what: &str) {
+pub fn restore_old_size(stage: &Stage, known: &Known, (disk, union): (&MemoryBranch, &Union), what: &str) {
     for (path, before) in &known.before {
         let is_changed = known.after.get(path).is_none_or(|after| after != before);
         let (FileKind::Regular, Some(size), true) = (before.kind, before.size, is_changed) else { continue };
@@ -32,7 +32,7 @@ pub fn to_its_old_size(stage: &Stage, known: &Known, (disk, union): (&MemoryBran
 }
 
 /// The last byte of each file is written that an operation, which has failed, would have changed: all others are as before.
-pub fn in_its_last_byte(stage: &Stage, known: &Known, disk: &MemoryBranch, what: &str) {
+pub fn write_last_bytes(stage: &Stage, known: &Known, disk: &MemoryBranch, what: &str) {
     let copy = disk.fork().unwrap();
     let union = fresh(stage, &copy);
     for (path, before) in &known.before {
@@ -51,7 +51,7 @@ pub fn in_its_last_byte(stage: &Stage, known: &Known, disk: &MemoryBranch, what:
 
 /// A copy of the attributes alone, as the kernel's overlayfs makes it, is written to in part, cut, and found again by the next mount.
 #[test]
-fn a_copy_of_the_kernel_keeps_its_data() {
+fn a_metacopy_of_overlayfs_keeps_its_data() {
     let stage = Stage::new(Kind::BLOCKS);
     for size in [9000, 7000, 100] {
         let disk = stage.disk();

@@ -63,7 +63,7 @@ fn change(fs: &Union, expected: &mut [u8]) {
 /// The next service finds all that was written, also when a few more have died meanwhile. After a crash of the machine each block is as it
 /// was or as it was written.
 #[test]
-fn a_death_of_the_process_loses_nothing() {
+fn a_process_crash_loses_nothing() {
     let _watched = Watched::new("a process dies, with sidecars".into());
     let plan = FaultPlan::new();
     let run = |number: u8| Some([number; 16]);
@@ -125,7 +125,7 @@ fn a_layer_that_is_always_durable_moves_between_machines() {
 
 /// Each change of the disk fails once: a write that was answered is found by the next service.
 #[test]
-fn what_was_answered_is_found() {
+fn answered_writes_survive_a_failed_change() {
     let _watched = Watched::new("changes fail, with sidecars".into());
     let run = Some([1; 16]);
     for fails in 0.. {

@@ -24,7 +24,7 @@ pub struct Kind {
     /// Files are copied block by block.
     pub blocks: bool,
     /// Clients go past the kernel.
-    pub door: bool,
+    pub handout: bool,
 }
 
 impl Kind {
@@ -35,12 +35,12 @@ impl Kind {
         exchange: true,
         metacopy: true,
         blocks: false,
-        door: false,
+        handout: false,
     };
 
     pub const BLOCKS: Self = Self { blocks: true, ..Self::USUAL };
 
-    pub const DOOR: Self = Self { door: true, ..Self::USUAL };
+    pub const HANDOUT: Self = Self { handout: true, ..Self::USUAL };
 
     pub const ALL: [Self; 7] = [
         Self::USUAL,
@@ -49,7 +49,7 @@ impl Kind {
         Self { privileged: false, ..Self::USUAL },
         Self { unnamed: false, exchange: false, ..Self::BLOCKS },
         Self::BLOCKS,
-        Self::DOOR,
+        Self::HANDOUT,
     ];
 }
 
@@ -104,13 +104,13 @@ impl Stage {
         config.background = false;
         config.metacopy = self.kind.metacopy;
         config.partial_from = self.kind.blocks.then_some(4096);
-        if self.kind.door {
+        if self.kind.handout {
             config.profile = Profile::Passthrough;
             config.export =
                 Some(FaultExport::new(ObjectExport::new(disk.subtree("upper").unwrap()), Arc::clone(plan)));
         }
         let union = Union::new(config).unwrap();
-        if self.kind.door {
+        if self.kind.handout {
             let duties = Duties::SERVES_FILES;
             union.start(Connection { duties, notifier });
         }

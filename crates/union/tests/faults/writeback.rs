@@ -116,7 +116,7 @@ fn deaths(run: Option<[u8; 16]>) -> Result<(), String> {
             std::mem::forget((fs, Arc::clone(&writeback)));
             let (upper, work) = layers(&left);
             left.record();
-            let (next, replayed) = Writeback::go_on(upper, work, LIMITS, memory).unwrap();
+            let (next, replayed) = Writeback::resume(upper, work, LIMITS, memory).unwrap();
             assert_eq!(
                 replayed,
                 ReplayOutcome { changes: replayed.changes, gone: replayed.gone, ..ReplayOutcome::default() }

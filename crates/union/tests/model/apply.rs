@@ -1,6 +1,6 @@
 //! Each operation on both trees, with what the kernel sees to before it asks a filesystem left out.
 
-use crate::common::{NO_HANDLE, ROOT, bare, name, walk};
+use crate::common::{NO_HANDLE, ROOT, errno_of, name, walk};
 use crate::ops::Op;
 use crate::world::{Flat, Session, World, agree, name_at};
 use std::ffi::CStr;
@@ -70,7 +70,7 @@ impl World {
     }
 
     /// Holds what has just been made in both trees.
-    fn made(&mut self, entry: &Entry, dir: &dyn BranchDir, at: &CStr) {
+    fn hold_new(&mut self, entry: &Entry, dir: &dyn BranchDir, at: &CStr) {
         let flat = Self::flat_at(dir, at).expect("made in the plain tree");
         self.hold(entry, flat);
     }
@@ -86,7 +86,7 @@ impl World {
             Op::Create { .. } | Op::Mkdir { .. } | Op::Mknod { .. } | Op::Symlink(..) | Op::Tmpfile(_) => {
                 self.make(op)
             }
-            Op::Link(..) | Op::Unlink(..) | Op::Rmdir(..) => self.name_or_unname(op),
+            Op::Link(..) | Op::Unlink(..) | Op::Rmdir(..) => self.change_names(op),
             Op::Rename { from, to, flags } => self.rename(*from, *to, *flags),
             Op::Write { .. }
             | Op::Truncate(..)
@@ -125,7 +125,7 @@ impl World {
             Op::Compare => self.compare(false),
             Op::Remount => self.remount(),
             Op::Commit => self.commit(),
-            Op::Door { dir, at, op, as_user } => self.door(*dir, *at, op, *as_user),
+            Op::Handout { dir, at, op, as_user } => self.handout(*dir, *at, op, *as_user),
         }
         self.follow_sessions();
     }
@@ -145,23 +145,23 @@ impl World {
                 let cx = if *as_user { &USER } else { &ROOT };
                 let (node, flat, at) = self.place(*dir, *at);
                 let mode = *mode & 0o1777;
-                let expected = bare(flat.create(name(at), Self::born(&*flat, cx, mode)));
+                let expected = errno_of(flat.create(name(at), Self::born(&*flat, cx, mode)));
                 let seen =
-                    bare(self.fs().create(cx, node, name(at), u32::from(mode), OpenFlags::EXCL | O_RDWR));
+                    errno_of(self.fs().create(cx, node, name(at), u32::from(mode), OpenFlags::EXCL | O_RDWR));
                 if agree("create", &expected, &seen) {
                     self.own(&*flat, at, cx);
-                    self.made(&seen.expect("agreed").0, &*flat, at);
+                    self.hold_new(&seen.expect("agreed").0, &*flat, at);
                 }
             }
             Op::Mkdir { dir, at, mode, as_user } => {
                 let cx = if *as_user { &USER } else { &ROOT };
                 let (node, flat, at) = self.place(*dir, *at);
                 let mode = *mode & 0o1777;
-                let expected = bare(flat.make_dir(name(at), Self::born(&*flat, cx, mode)));
-                let seen = bare(self.fs().mkdir(cx, node, name(at), u32::from(mode)));
+                let expected = errno_of(flat.make_dir(name(at), Self::born(&*flat, cx, mode)));
+                let seen = errno_of(self.fs().mkdir(cx, node, name(at), u32::from(mode)));
                 if agree("mkdir", &expected, &seen) {
                     self.own(&*flat, at, cx);
-                    self.made(&seen.expect("agreed"), &*flat, at);
+                    self.hold_new(&seen.expect("agreed"), &*flat, at);
                 }
             }
             Op::Mknod { dir, at, kind, mode } => {
@@ -177,18 +177,18 @@ impl World {
                 let limit = if self.setup.disk.privileged { kinds.len() } else { 4 };
                 let (kind, rdev) = kinds[usize::from(*kind) % limit];
                 let mode = kind | u32::from(*mode) & 0o777;
-                let expected = bare(flat.make_node(name(at), mode, rdev));
-                let seen = bare(self.fs().mknod(&ROOT, node, name(at), mode, rdev));
+                let expected = errno_of(flat.make_node(name(at), mode, rdev));
+                let seen = errno_of(self.fs().mknod(&ROOT, node, name(at), mode, rdev));
                 if agree("mknod", &expected, &seen) {
-                    self.made(&seen.expect("agreed"), &*flat, at);
+                    self.hold_new(&seen.expect("agreed"), &*flat, at);
                 }
             }
             Op::Symlink(dir, at) => {
                 let (node, flat, at) = self.place(*dir, *at);
-                let expected = bare(flat.make_symlink(name(at), c"to/there"));
-                let seen = bare(self.fs().symlink(&ROOT, node, name(at), c"to/there"));
+                let expected = errno_of(flat.make_symlink(name(at), c"to/there"));
+                let seen = errno_of(self.fs().symlink(&ROOT, node, name(at), c"to/there"));
                 if agree("symlink", &expected, &seen) {
-                    self.made(&seen.expect("agreed"), &*flat, at);
+                    self.hold_new(&seen.expect("agreed"), &*flat, at);
                 }
             }
             Op::Tmpfile(dir) => {
@@ -196,8 +196,8 @@ impl World {
                 if !self.setup.disk.unnamed || flat.stat().expect("stat").nlink == 0 {
                     return;
                 }
-                let expected = bare(flat.create_unnamed(0o640));
-                let seen = bare(self.fs().tmpfile(&ROOT, node, 0o640, O_RDWR));
+                let expected = errno_of(flat.create_unnamed(0o640));
+                let seen = errno_of(self.fs().tmpfile(&ROOT, node, 0o640, O_RDWR));
                 if agree("tmpfile", &expected, &seen) {
                     let file = expected.expect("agreed");
                     self.hold(&seen.expect("agreed").0, Flat::Other(file));
@@ -207,7 +207,7 @@ impl World {
         }
     }
 
-    fn name_or_unname(&mut self, op: &Op) {
+    fn change_names(&mut self, op: &Op) {
         match op {
             Op::Link(of, dir, at) => {
                 let (node, flat, at) = self.place(*dir, *at);
@@ -217,13 +217,13 @@ impl World {
                 if self.held[source].stale {
                     return;
                 }
-                let expected = bare(flat.link_object(&*object, name(at)));
+                let expected = errno_of(flat.link_object(&*object, name(at)));
                 if expected == Err(Errno::NOENT) && flat.stat().expect("stat").nlink > 0 {
                     return;
                 }
-                let seen = bare(self.fs().link(&ROOT, self.held[source].node, node, name(at)));
+                let seen = errno_of(self.fs().link(&ROOT, self.held[source].node, node, name(at)));
                 if agree("link", &expected, &seen) {
-                    self.made(&seen.expect("agreed"), &*flat, at);
+                    self.hold_new(&seen.expect("agreed"), &*flat, at);
                 }
             }
             Op::Unlink(dir, at) => {
@@ -231,16 +231,16 @@ impl World {
                 let at = name_at(*at);
                 // The kernel knows what it removes.
                 self.lookup(node, &*flat, at);
-                let expected = bare(flat.remove(name(at)));
-                let seen = bare(self.fs().unlink(&ROOT, node, name(at)));
+                let expected = errno_of(flat.remove(name(at)));
+                let seen = errno_of(self.fs().unlink(&ROOT, node, name(at)));
                 agree("unlink", &expected, &seen);
             }
             Op::Rmdir(dir, at) => {
                 let (node, flat) = self.dir(*dir);
                 let at = name_at(*at);
                 self.lookup(node, &*flat, at);
-                let expected = bare(flat.remove_dir(name(at)));
-                let seen = bare(self.fs().rmdir(&ROOT, node, name(at)));
+                let expected = errno_of(flat.remove_dir(name(at)));
+                let seen = errno_of(self.fs().rmdir(&ROOT, node, name(at)));
                 agree("rmdir", &expected, &seen);
             }
             _ => unreachable!("no change of names"),
@@ -256,7 +256,7 @@ impl World {
         let flags =
             [RenameFlags::empty(), RenameFlags::NOREPLACE, RenameFlags::EXCHANGE, RenameFlags::empty()]
                 [usize::from(flags) % 4];
-        let expected = bare(from_flat.rename(name(from_name), &*to_flat, name(to_name), flags));
+        let expected = errno_of(from_flat.rename(name(from_name), &*to_flat, name(to_name), flags));
         // A directory into itself, or onto one that it is in: the kernel does not ask.
         let above = matches!(expected, Err(Errno::INVAL))
             || expected == Err(Errno::NOTEMPTY) && Self::is_above(&*to_flat, to_name, &*from_flat);
@@ -264,7 +264,7 @@ impl World {
             return;
         }
         let seen =
-            bare(self.fs().rename(&ROOT, (from_node, name(from_name)), (to_node, name(to_name)), flags));
+            errno_of(self.fs().rename(&ROOT, (from_node, name(from_name)), (to_node, name(to_name)), flags));
         agree("rename", &expected, &seen);
     }
 
@@ -300,8 +300,8 @@ impl World {
         match op {
             Op::Write { offset, len, byte, .. } => {
                 let data = vec![*byte; usize::from(*len)];
-                let expected = bare(flat.write_at(&data, u64::from(*offset)));
-                let seen = bare(self.fs().write(
+                let expected = errno_of(flat.write_at(&data, u64::from(*offset)));
+                let seen = errno_of(self.fs().write(
                     &ROOT,
                     node,
                     NO_HANDLE,
@@ -322,18 +322,19 @@ impl World {
                 // Allocate, keep size, punch, zero, zero and keep size.
                 let mode = [0, 1, 3, 0x10, 0x11][usize::from(*kind) % 5];
                 let (offset, len) = (u64::from(*offset), u64::from(*len));
-                let expected = bare(flat.allocate(mode, offset, len));
-                let seen = bare(self.fs().fallocate(&ROOT, node, NO_HANDLE, offset, len, mode));
+                let expected = errno_of(flat.allocate(mode, offset, len));
+                let seen = errno_of(self.fs().fallocate(&ROOT, node, NO_HANDLE, offset, len, mode));
                 assert_eq!(expected, seen, "fallocate");
             }
             Op::CopyRange { from, to, len } => {
                 let Some(source) = self.file(from.0) else { return };
                 let from_file = readable_and_writable(&self.held[source].flat);
                 let len = u64::from(*len);
-                let expected = bare(flat.copy_range(u64::from(to.1), &*from_file, u64::from(from.1), len));
+                let expected =
+                    errno_of(flat.copy_range(u64::from(to.1), &*from_file, u64::from(from.1), len));
                 let from = (self.held[source].node, NO_HANDLE, u64::from(from.1));
                 let seen =
-                    bare(self.fs().copy_file_range(&ROOT, from, (node, NO_HANDLE, u64::from(to.1)), len));
+                    errno_of(self.fs().copy_file_range(&ROOT, from, (node, NO_HANDLE, u64::from(to.1)), len));
                 // Between branches it is the kernel that copies; here the copy would be two operations more.
                 if seen == Err(Errno::XDEV) {
                     if let Ok(count) = expected {
@@ -347,7 +348,7 @@ impl World {
                             &data,
                             WriteFlags::empty(),
                         );
-                        assert_eq!(bare(wrote), Ok(count as usize), "write");
+                        assert_eq!(errno_of(wrote), Ok(count as usize), "write");
                     }
                 } else {
                     assert_eq!(expected, seen, "copy_file_range");
@@ -363,7 +364,7 @@ impl World {
         let node = self.held[at].node;
         let ino = self.held[at].flat_ino;
         let mut fresh: Option<Entry> = None;
-        let mut opened = bare(self.fs().open(&ROOT, node, flags)).map(drop);
+        let mut opened = errno_of(self.fs().open(&ROOT, node, flags)).map(drop);
         if opened == Err(Errno::STALE) {
             assert!(self.setup.passthrough, "ESTALE without need");
             // The name is looked up again. A file without one cannot be opened again, which is documented.
@@ -373,7 +374,7 @@ impl World {
             fresh = Some(entry);
             let fresh = entry.node;
             assert_ne!(fresh, node, "the same node again");
-            opened = bare(self.fs().open(&ROOT, fresh, flags)).map(drop);
+            opened = errno_of(self.fs().open(&ROOT, fresh, flags)).map(drop);
         }
         assert_eq!(opened, Ok(()), "open");
         if flags.contains(O_TRUNC) {
@@ -466,14 +467,14 @@ impl World {
                 } else {
                     vec![*value; usize::from(*value % 4)]
                 };
-                let expected = bare(flat.object().set_xattr(attr, &value, flags));
+                let expected = errno_of(flat.object().set_xattr(attr, &value, flags));
                 let flags = XattrFlags::from_bits_truncate(flags);
-                let seen = bare(self.fs().setxattr(&ROOT, node, attr, &value, flags));
+                let seen = errno_of(self.fs().setxattr(&ROOT, node, attr, &value, flags));
                 agree("setxattr", &expected, &seen);
             }
             _ => {
-                let expected = bare(flat.object().remove_xattr(attr));
-                let seen = bare(self.fs().removexattr(&ROOT, node, attr));
+                let expected = errno_of(flat.object().remove_xattr(attr));
+                let seen = errno_of(self.fs().removexattr(&ROOT, node, attr));
                 agree("removexattr", &expected, &seen);
             }
         }
@@ -503,7 +504,7 @@ impl World {
             return;
         }
         let (node, flat_ino) = self.forgotten[usize::from(of) % self.forgotten.len()];
-        let found: Result<Entry, Errno> = bare(self.fs().lookup_node(&ROOT, node));
+        let found: Result<Entry, Errno> = errno_of(self.fs().lookup_node(&ROOT, node));
         let Some(path) = self.path_of(flat_ino).filter(|_| self.setup.exports) else {
             assert_eq!(found.map(|entry| entry.node), Err(Errno::STALE), "a handle to nothing");
             return;

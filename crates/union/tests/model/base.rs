@@ -4,7 +4,7 @@
 //! is compared.
 
 use crate::common::tree::{self, CLOCKS_BEGIN_SECS};
-use crate::common::{bare, name};
+use crate::common::{errno_of, name};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::{CStr, CString};
@@ -196,19 +196,19 @@ fn put(
 
 fn whiteout(dir: &dyn BranchDir, at: &CStr, kind: Whiteout) -> Result<(), Errno> {
     match kind {
-        Whiteout::Device => bare(dir.make_node(name(at), 0o020_000, 0)),
+        Whiteout::Device => errno_of(dir.make_node(name(at), 0o020_000, 0)),
         Whiteout::Aufs => {
             let hidden = [b".wh.", at.to_bytes()].concat();
             if hidden.len() > NAME_MAX {
                 return Err(Errno::NAMETOOLONG);
             }
             let hidden = CString::new(hidden).expect("no NUL");
-            bare(dir.create(name(&hidden), 0o600)).map(drop)
+            errno_of(dir.create(name(&hidden), 0o600)).map(drop)
         }
         Whiteout::Attribute => {
-            let file = bare(dir.create(name(at), 0o600))?;
-            bare(file.set_xattr(c"trusted.overlay.whiteout", b"", 0))?;
-            bare(dir.set_xattr(c"trusted.overlay.opaque", b"x", 0))
+            let file = errno_of(dir.create(name(at), 0o600))?;
+            errno_of(file.set_xattr(c"trusted.overlay.whiteout", b"", 0))?;
+            errno_of(dir.set_xattr(c"trusted.overlay.opaque", b"x", 0))
         }
     }
 }

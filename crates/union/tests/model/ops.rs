@@ -92,17 +92,17 @@ pub enum Op {
     /// The upper becomes a lower, and a new upper lies above it.
     Commit,
     /// Past the kernel, in a directory that has been entered.
-    Door {
+    Handout {
         dir: Index,
         at: Index,
-        op: DoorOp,
+        op: HandoutOp,
         as_user: bool,
     },
 }
 
 /// What a client asks for past the kernel, or does with a file that it was given.
 #[derive(Clone, Debug)]
-pub enum DoorOp {
+pub enum HandoutOp {
     /// Enters a held directory.
     Enter,
     Open {
@@ -124,27 +124,32 @@ pub enum DoorOp {
     Close,
 }
 
-fn door_op() -> impl Strategy<Value = DoorOp> {
+fn handout_op() -> impl Strategy<Value = HandoutOp> {
     let b = any::<bool>;
     prop_oneof![
-        3 => Just(DoorOp::Enter),
+        3 => Just(HandoutOp::Enter),
         8 => (proptest::bool::weighted(0.8), proptest::bool::weighted(0.3), b(), mode())
-            .prop_map(|(create, exclusive, cut, mode)| DoorOp::Open { create, exclusive, cut, mode: mode | 0o600 }),
-        3 => Just(DoorOp::Reopen),
-        3 => mode().prop_map(|mode| DoorOp::Mkdir(mode | 0o700)),
-        1 => Just(DoorOp::Symlink),
+            .prop_map(|(create, exclusive, cut, mode)| HandoutOp::Open { create, exclusive, cut, mode: mode | 0o600 }),
+        3 => Just(HandoutOp::Reopen),
+        3 => mode().prop_map(|mode| HandoutOp::Mkdir(mode | 0o700)),
+        1 => Just(HandoutOp::Symlink),
         2 => (proptest::option::of(mode()), proptest::option::of(0u16..2000))
-            .prop_map(|(mode, mtime)| DoorOp::Set { mode, mtime }),
-        4 => (size(), 1u16..5000, any::<u8>()).prop_map(|(offset, len, byte)| DoorOp::Write(offset, len, byte)),
-        2 => size().prop_map(DoorOp::Cut),
-        1 => Just(DoorOp::Close),
+            .prop_map(|(mode, mtime)| HandoutOp::Set { mode, mtime }),
+        4 => (size(), 1u16..5000, any::<u8>()).prop_map(|(offset, len, byte)| HandoutOp::Write(offset, len, byte)),
+        2 => size().prop_map(HandoutOp::Cut),
+        1 => Just(HandoutOp::Close),
     ]
 }
 
 /// One operation past the kernel.
-pub fn door() -> impl Strategy<Value = Op> {
+pub fn handout() -> impl Strategy<Value = Op> {
     let i = any::<u8>;
-    (i(), i(), door_op(), any::<bool>()).prop_map(|(dir, at, op, as_user)| Op::Door { dir, at, op, as_user })
+    (i(), i(), handout_op(), any::<bool>()).prop_map(|(dir, at, op, as_user)| Op::Handout {
+        dir,
+        at,
+        op,
+        as_user,
+    })
 }
 
 /// Small offsets and sizes around the limits of blocks.

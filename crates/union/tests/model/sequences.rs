@@ -22,7 +22,7 @@ fn setup(base: Vec<Vec<Placed>>) -> Setup {
         exports: false,
         few_handles: false,
         writeback: false,
-        door: false,
+        handout: false,
         disk,
     }
 }
@@ -59,7 +59,7 @@ fn an_aufs_whiteout_beside_a_directory_hides_what_is_below_only() {
 }
 
 #[test]
-fn an_acl_that_is_not_there_can_be_removed() {
+fn a_missing_acl_can_be_removed() {
     run(&setup(vec![]), &[Op::RemoveXattr(0, 122)]);
 }
 
@@ -111,7 +111,7 @@ fn a_nameless_lower_file_gets_new_times_when_written() {
 
 /// An open that says ESTALE, and cannot be repeated since the file has no name, must not have cut the file.
 #[test]
-fn a_refused_open_cuts_nothing() {
+fn a_refused_open_truncates_nothing() {
     let mut setup = setup(vec![vec![placed(&[1], Item::File { size: 1, byte: 0, hole: false })]]);
     setup.passthrough = true;
     let ops =

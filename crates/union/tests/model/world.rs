@@ -3,8 +3,8 @@
 use crate::base::{self, Placed};
 use crate::common::fault::ObjectExport;
 use crate::common::tree::{self, Seen};
-use crate::common::{self, Deaf, Layers, ROOT, bare, name};
-use crate::door::{Entered, Owned};
+use crate::common::{self, Deaf, Layers, ROOT, errno_of, name};
+use crate::handout::{Entered, Owned};
 use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
@@ -48,10 +48,10 @@ pub struct Setup {
     pub exports: bool,
     /// As few handles as can be.
     pub few_handles: bool,
-    /// The upper is written behind. Not with a door, which goes past that.
+    /// The upper is written behind. Not with handouts, which go past that.
     pub writeback: bool,
     /// Clients may go past the kernel; with `passthrough` only.
-    pub door: bool,
+    pub handout: bool,
     pub disk: Abilities,
 }
 
@@ -193,7 +193,7 @@ impl World {
     pub fn mount(&mut self) {
         let mut config = self.layers.config_on(&self.layers.disk);
         self.configure(&mut config);
-        if self.setup.door {
+        if self.setup.handout {
             let upper = Layers::upper_of(&self.layers.disk, self.layers.uppers - 1);
             config.export = Some(ObjectExport::new(upper));
         }
@@ -227,15 +227,15 @@ impl World {
     }
 
     fn start(&self, union: &Union) {
-        if self.setup.exports || self.setup.door {
-            let duties = if self.setup.door { Duties::SERVES_FILES } else { Duties::empty() };
+        if self.setup.exports || self.setup.handout {
+            let duties = if self.setup.handout { Duties::SERVES_FILES } else { Duties::empty() };
             union.start(Connection { duties, notifier: Arc::new(Deaf::default()) });
         }
     }
 
     pub fn remount(&mut self) {
         self.finish_sessions();
-        self.end_of_door();
+        self.end_of_handouts();
         self.held.clear();
         self.forgotten.clear();
         if let Some(union) = self.union.take() {
@@ -408,7 +408,8 @@ impl World {
         self.check_owned();
         for at in 0..self.held.len() {
             let (node, flat) = (self.held[at].node, self.held[at].flat.clone());
-            let reply = bare(self.fs().getattr(&ROOT, node, None)).unwrap_or_else(|e| panic!("getattr: {e}"));
+            let reply =
+                errno_of(self.fs().getattr(&ROOT, node, None)).unwrap_or_else(|e| panic!("getattr: {e}"));
             self.check_attr(&reply.attr, &flat, "getattr");
         }
     }

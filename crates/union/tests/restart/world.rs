@@ -68,7 +68,7 @@ impl Storage {
         matches!(self, Self::Passthrough | Self::FarPassthrough | Self::FewLinks)
     }
 
-    pub fn is_far(self) -> bool {
+    pub fn is_remote(self) -> bool {
         self != Self::Local && self != Self::Passthrough
     }
 }
@@ -97,7 +97,7 @@ pub struct Kernel {
 
 impl Kernel {
     /// Calls `act` before it is told anything the next time, in the thread that does.
-    pub fn before_it_is_told(&self, act: impl FnOnce() + Send + 'static) {
+    pub fn before_next_notification(&self, act: impl FnOnce() + Send + 'static) {
         *self.meanwhile.lock().unwrap() = Some(Box::new(act));
     }
 
@@ -118,10 +118,10 @@ impl Notifier for Kernel {
     fn data_changed(&self, node: NodeId) -> Result<(), Error> {
         self.attributes_changed(node)
     }
-    fn under_way(&self) -> Box<dyn ActiveOperations> {
+    fn active_operations(&self) -> Box<dyn ActiveOperations> {
         Box::new(())
     }
-    fn has_begun(&self, _: NodeId, _: Name<'_>) -> bool {
+    fn is_pending(&self, _: NodeId, _: Name<'_>) -> bool {
         false
     }
 }
@@ -162,7 +162,7 @@ pub fn make_layers(dir: &Path) {
 }
 
 pub fn open(dir: &Path, ledger: &Arc<Ledger>, storage: Storage, plan: &Arc<FaultPlan>) -> Union {
-    let far = storage.is_far();
+    let far = storage.is_remote();
     let branch = |name: &str| -> Arc<dyn Branch> {
         let local = LocalBranch::open(dir.join(name)).unwrap();
         match storage {
@@ -261,7 +261,7 @@ impl World {
             let after = self.see(*node);
             // Nothing holds a directory there that has no name.
             let is_removed_dir = before.as_ref().is_ok_and(|seen| seen.nlink == 0 && seen.contents.is_none());
-            if !(self.storage.is_far() && is_removed_dir && after == Err(Errno::STALE)) {
+            if !(self.storage.is_remote() && is_removed_dir && after == Err(Errno::STALE)) {
                 assert_eq!(after, before, "{node:?} after a restart");
             }
         }
@@ -305,7 +305,7 @@ impl World {
             let path = format!("/proc/self/fd/{fd}");
             Some((fd, rustix::fs::open(path, flags, rustix::fs::Mode::empty()).ok()?))
         };
-        let held: HashMap<RawFd, OwnedFd> = ledger.held().into_iter().filter_map(again).collect();
+        let held: HashMap<RawFd, OwnedFd> = ledger.held_descriptors().into_iter().filter_map(again).collect();
         assert!(held.values().all(|fd| fd.as_fd().try_clone_to_owned().is_ok()));
         self.union.resume(held);
         if let Some(kernel) = self.kernel.take() {
@@ -314,7 +314,7 @@ impl World {
     }
 
     /// Names of removed files.
-    pub fn kept(&self) -> Vec<OsString> {
+    pub fn orphan_names(&self) -> Vec<OsString> {
         let names = std::fs::read_dir(self.dir.path().join("work/work")).unwrap();
         let names = names.map(|entry| entry.unwrap().file_name());
         names.filter(|name| name.as_encoded_bytes().starts_with(b"@")).collect()
@@ -326,7 +326,7 @@ impl World {
             held.opens.iter().for_each(|open| self.union.release(held.node, *open));
             self.union.forget(held.node, held.lookups);
         }
-        let left = self.kept();
+        let left = self.orphan_names();
         assert!(left.is_empty(), "{left:?}");
     }
 

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn podmans_mount_program_is_read_where_podman_reads_it() {
+    fn podmans_mount_program_is_read_from_its_config_files() {
         let ours = "[storage.options.overlay]\nmount_program = \"/usr/local/bin/vellum\"\n";
         let system = ("/etc/containers/storage.conf", ours);
         let (check, store) = judged(0, &[PODMAN, OURS, system]);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_program_that_is_missing_is_a_problem() {
+    fn a_missing_mount_program_is_a_problem() {
         let conf = "[storage.options]\nmount_program = \"/opt/vellum\"\n";
         let (check, _) = judged(0, &[PODMAN, ("/etc/containers/storage.conf", conf)]);
         assert_eq!(check.grade, Grade::Problem);

@@ -16,7 +16,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    pub(super) fn here() -> Self {
+    pub(super) fn detect() -> Self {
         let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         let home = variable("HOME").map(PathBuf::from);
         let below_home = |name: &str, default: &str| {

@@ -14,7 +14,7 @@ use vellum_service::Failure;
 
 /// Looks at everything. The second value says whether there is a problem.
 pub fn run(as_json: bool) -> Result<(String, bool), Failure> {
-    let host = Host::here();
+    let host = Host::detect();
     let mut checks = system::checks(&host);
     let (engines, stores) = engines::checks(&host);
     checks.extend(engines);

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_an_ordinary_users_way_is_a_problem_with_a_remedy() {
+    fn obstacles_of_unprivileged_users_are_problems_with_a_remedy() {
         let (_dir, host) = host(1000, &[("/proc/sys/user/max_user_namespaces", "0\n")]);
         for check in [fuse(&host), helper(&host), user_namespaces(&host)] {
             assert_eq!(check.grade, Grade::Problem, "{check:?}");

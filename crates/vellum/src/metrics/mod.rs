@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_a_valid_answer() {
+    fn an_empty_answer_is_valid() {
         let text = encode(Snapshot::default()).unwrap();
         assert!(text.contains("vellum_silent_mounts 0.0") && text.ends_with("# EOF\n"), "{text}");
     }

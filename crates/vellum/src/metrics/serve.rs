@@ -108,7 +108,7 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(stream: S) {
 async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
     let wanted = request.method() == Method::GET && request.uri().path() == "/metrics";
     if !wanted {
-        return Ok(plain(StatusCode::NOT_FOUND, "GET /metrics\n".to_owned()));
+        return Ok(text_response(StatusCode::NOT_FOUND, "GET /metrics\n".to_owned()));
     }
     // Services may take a while, and others are to be answered meanwhile.
     let text = tokio::task::spawn_blocking(super::text).await;
@@ -118,12 +118,12 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Inf
             response.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(FORMAT));
             response
         }
-        Ok(Err(failure)) => plain(StatusCode::INTERNAL_SERVER_ERROR, format!("{failure}\n")),
-        Err(e) => plain(StatusCode::INTERNAL_SERVER_ERROR, format!("{e}\n")),
+        Ok(Err(failure)) => text_response(StatusCode::INTERNAL_SERVER_ERROR, format!("{failure}\n")),
+        Err(e) => text_response(StatusCode::INTERNAL_SERVER_ERROR, format!("{e}\n")),
     })
 }
 
-fn plain(status: StatusCode, text: String) -> Response<Full<Bytes>> {
+fn text_response(status: StatusCode, text: String) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::from(text));
     *response.status_mut() = status;
     response
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_socket_makes_way_and_a_file_does_not() {
+    fn only_a_dead_socket_is_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let (socket, file) = (dir.path().join("s"), dir.path().join("f"));
         drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());

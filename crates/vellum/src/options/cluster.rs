@@ -31,7 +31,7 @@ impl WriteTiming {
         if config.flags.read_only && config.upper.as_ref().is_some_and(|upper| upper.ceph().is_some()) {
             return Ok(None);
         }
-        let is_far = config.written().is_some_and(|(upper, _)| upper.ceph().is_some());
+        let is_far = config.writable_layers().is_some_and(|(upper, _)| upper.ceph().is_some());
         // A mount without an upper layer and one without a work directory are refused for that.
         if !is_far {
             return refused(

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_says_that_a_layer_lies_elsewhere() {
+    fn a_prefix_selects_the_storage_of_a_layer() {
         let shown = |text: &str| -> Vec<String> {
             let text_of = |path: Vec<u8>| String::from_utf8(path).unwrap();
             let shown = |layer| match layer {

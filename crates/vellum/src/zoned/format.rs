@@ -38,8 +38,8 @@ pub(super) fn run(arguments: &FormatArgs) -> Result<String, Failure> {
     let file = file.map_err(|e| Failure::input(path.display().to_string()).because(e))?;
     let made = flock(&file, FlockOperation::NonBlockingLockExclusive)
         .map_err(|errno| Failure::at(path, errno))
-        .and_then(|()| laid_out(file, false, path, &layout, length))
-        .and_then(|found| made(path, &found, &calibrations));
+        .and_then(|()| format_file(file, false, path, &layout, length))
+        .and_then(|found| create_store(path, &found, &calibrations));
     if made.is_err() {
         // Nothing is left of what did not come to be.
         let _ = std::fs::remove_file(path);
@@ -55,20 +55,20 @@ fn existing(arguments: &FormatArgs, layout: &Layout, calibrations: &Calibrations
         Err(Failure::input(format!("option {option}: {} {why}", path.display())).remedy(remedy.to_owned()))
     };
     if is_block && is_zoned(&file) {
-        if !layout.is_unsaid() {
+        if !layout.is_default() {
             return refuse(
                 "--size, --zone-size, --block-size or --emulate",
                 "has zones of its own",
                 "leave it out",
             );
         }
-        return again(file, true, arguments, calibrations);
+        return reformat(file, true, arguments, calibrations);
     }
     if is_block && layout.is_emulated() {
         return refuse("--emulate", "is a block device", "give a file");
     }
-    if has_zone_file(&file) && layout.is_unsaid() {
-        return again(file, is_block, arguments, calibrations);
+    if has_zone_file(&file) && layout.is_default() {
+        return reformat(file, is_block, arguments, calibrations);
     }
     let found = length_of(&file).and_then(|length| Ok((length, find_signature(&file, length)?)));
     let (length, held) =
@@ -89,12 +89,12 @@ fn existing(arguments: &FormatArgs, layout: &Layout, calibrations: &Calibrations
         return Err(occupied(path, held));
     }
     layout.geometry(length).map_err(|why| too_small(path, &why))?;
-    let found = laid_out(file, is_block, path, layout, length)?;
-    made(path, &found, calibrations)
+    let found = format_file(file, is_block, path, layout, length)?;
+    create_store(path, &found, calibrations)
 }
 
 /// On zones that are there.
-fn again(
+fn reformat(
     file: File,
     is_block: bool,
     arguments: &FormatArgs,
@@ -111,10 +111,10 @@ fn again(
             return Err(occupied(path, "data"));
         }
     }
-    made(path, &found, calibrations)
+    create_store(path, &found, calibrations)
 }
 
-fn laid_out(
+fn format_file(
     file: File,
     is_block: bool,
     path: &Path,
@@ -130,12 +130,12 @@ fn laid_out(
         file.set_len(0).map_err(|e| failed(&e))?;
     }
     let clone = file.try_clone().map_err(|e| failed(&e))?;
-    layout.lay(clone, &geometry).map_err(|e| failed(&e))?;
+    layout.write_zones(clone, &geometry).map_err(|e| failed(&e))?;
     find_in(file, is_block, path, Pace::None).map_err(|error| refused(path, error))
 }
 
 /// The store itself.
-fn made(path: &Path, found: &OpenDevice, calibrations: &Calibrations) -> Result<String, Failure> {
+fn create_store(path: &Path, found: &OpenDevice, calibrations: &Calibrations) -> Result<String, Failure> {
     let calibrated = calibrations.find(found.identity.as_deref())?;
     let placement =
         calibrated.as_ref().map_or(Ok(Placement::NONE), |calibration| calibration.placement(path))?;

@@ -58,7 +58,7 @@ impl Layout {
     }
 
     /// Whether nothing was asked for.
-    pub(super) fn is_unsaid(&self) -> bool {
+    pub(super) fn is_default(&self) -> bool {
         self.size.is_none() && self.zone_size.is_none() && self.block_size.is_none() && self.emulate.is_none()
     }
 
@@ -113,7 +113,7 @@ impl Layout {
     }
 
     /// Lays zones out. What the file held is lost.
-    pub(super) fn lay(&self, file: File, geometry: &Geometry) -> Result<()> {
+    pub(super) fn write_zones(&self, file: File, geometry: &Geometry) -> Result<()> {
         match &self.emulate {
             Some(profile) => {
                 let profile = profile.clone().with_block_size(geometry.block_size);

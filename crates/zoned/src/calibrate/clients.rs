@@ -42,8 +42,8 @@ pub(super) struct ClientLatency {
 /// Lets clients work side by side.
 pub(super) trait Bench {
     /// All of them at once, for a while. The zones are empty or were used here before.
-    fn together(&mut self, clients: &[Client]) -> Result<Vec<ClientLatency>>;
+    fn run_together(&mut self, clients: &[Client]) -> Result<Vec<ClientLatency>>;
 
     /// Whether the time for all this is over.
-    fn is_over(&self) -> bool;
+    fn is_time_up(&self) -> bool;
 }

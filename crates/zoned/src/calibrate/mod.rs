@@ -65,7 +65,7 @@ impl<'a> Search<'a> {
         let most = DISTANCES.min(self.empty.len() as u32 / 2);
         let mut left = Vec::new();
         for distance in 1..=most {
-            if self.bench.is_over() {
+            if self.bench.is_time_up() {
                 break;
             }
             left.push(self.left_at(distance, 0, read_rate)?);
@@ -80,7 +80,7 @@ impl<'a> Search<'a> {
         let disturbed = tried.iter().filter(|left| **left < DISTURBED).count();
         let verdict = match groups {
             Some(_) => Verdict::Groups,
-            None if tried.is_empty() && self.bench.is_over() => Verdict::OutOfTime,
+            None if tried.is_empty() && self.bench.is_time_up() => Verdict::OutOfTime,
             None if tried.is_empty() => Verdict::TooFewEmpty,
             None if disturbed * 10 >= tried.len() * 9 => Verdict::AllDisturb,
             None if disturbed * 10 <= tried.len() => Verdict::NoneDisturb,
@@ -122,7 +122,7 @@ impl<'a> Search<'a> {
     fn alone(&mut self, direction: Direction, zone: u32) -> Result<f64> {
         let mut rates = Vec::new();
         for _ in 0..3 {
-            rates.push(self.bench.together(&[Client::greedy(zone, direction)])?[0].rate);
+            rates.push(self.bench.run_together(&[Client::greedy(zone, direction)])?[0].rate);
         }
         Ok(median(rates))
     }
@@ -132,7 +132,7 @@ impl<'a> Search<'a> {
         let Some((one, other)) = self.pair(distance, skipped) else { return Ok(None) };
         self.pairs += 1;
         let clients = [one, other].map(|zone| Client::greedy(zone, Direction::Read));
-        let seen = self.bench.together(&clients)?;
+        let seen = self.bench.run_together(&clients)?;
         let rates = seen.iter().map(|seen| seen.rate).sum::<f64>() / seen.len().max(1) as f64;
         Ok(Some(rates / alone.max(1.0)))
     }
@@ -152,7 +152,8 @@ impl<'a> Search<'a> {
             for distance in 1..=left.len() as u32 {
                 let expected = distance.is_multiple_of(period);
                 for skipped in 1..=AGAIN {
-                    if below(left, distance).is_none_or(|below| below == expected) || self.bench.is_over() {
+                    if below(left, distance).is_none_or(|below| below == expected) || self.bench.is_time_up()
+                    {
                         break;
                     }
                     left[distance as usize - 1] = self.left_at(distance, 7 * skipped, alone)?;
@@ -179,15 +180,15 @@ impl<'a> Search<'a> {
         let Some((one, other)) = self.pair(distance, 0) else { return Ok(None) };
         let greedy = |zone, direction| Client::greedy(zone, direction);
         let mut part = |direction, alone: u64| -> Result<f64> {
-            let seen = self.bench.together(&[greedy(one, direction), greedy(other, direction)])?;
+            let seen = self.bench.run_together(&[greedy(one, direction), greedy(other, direction)])?;
             Ok(seen.iter().map(|seen| seen.rate).sum::<f64>() / 2.0 / alone.max(1) as f64)
         };
         let readers = part(Direction::Read, findings.read_rate)?;
         let writers = part(Direction::Write, findings.write_rate)?;
         let mut wait = |direction| -> Result<f64> {
             let light = Client::light(one, direction);
-            let alone = self.bench.together(&[light])?[0].wait;
-            let beside = self.bench.together(&[light, greedy(other, Direction::Write)])?[0].wait;
+            let alone = self.bench.run_together(&[light])?[0].wait;
+            let beside = self.bench.run_together(&[light, greedy(other, Direction::Write)])?[0].wait;
             Ok(beside / alone.max(1.0))
         };
         let reads_wait = wait(Direction::Read)?;

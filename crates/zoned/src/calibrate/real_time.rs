@@ -96,7 +96,7 @@ impl<'a> RealTime<'a> {
     }
 
     /// All threads of one client.
-    fn fare(&self, client: Client, until: Instant) -> Result<ClientLatency> {
+    fn run_client(&self, client: Client, until: Instant) -> Result<ClientLatency> {
         let begins = Instant::now();
         let done = std::thread::scope(|scope| {
             let work = |seed| scope.spawn(move || self.work(client, seed, until));
@@ -116,21 +116,21 @@ impl<'a> RealTime<'a> {
 }
 
 impl Bench for RealTime<'_> {
-    fn together(&mut self, clients: &[Client]) -> Result<Vec<ClientLatency>> {
+    fn run_together(&mut self, clients: &[Client]) -> Result<Vec<ClientLatency>> {
         clients.iter().try_for_each(|client| self.prepare(*client, clients))?;
         self.device.flush()?;
         let this = &*self;
         let until = Instant::now() + LOOK;
         std::thread::scope(|scope| {
             let all: Vec<_> =
-                clients.iter().map(|client| scope.spawn(move || this.fare(*client, until))).collect();
+                clients.iter().map(|client| scope.spawn(move || this.run_client(*client, until))).collect();
             let joined =
                 all.into_iter().map(|one| one.join().unwrap_or(Err(Error::Io(rustix::io::Errno::IO))));
             joined.collect()
         })
     }
 
-    fn is_over(&self) -> bool {
+    fn is_time_up(&self) -> bool {
         Instant::now() >= self.until
     }
 }

@@ -61,7 +61,7 @@ fn a_file_has_no_groups_and_a_device_in_use_no_zones_to_try() {
 
 /// Threads on a device that answers at once: it shows no groups, and its zones are empty again.
 #[test]
-fn zones_that_were_tried_are_empty_again() {
+fn calibrated_zones_are_reset() {
     let device = Arc::new(Emulated::in_memory(SMALL_ZONE.scaled(40, 1024).with_limits(6, 6), 3).unwrap());
     device.write(7, 0, &[1; 4096]).unwrap();
     let real =

@@ -26,7 +26,7 @@ impl<'a> VirtualTime<'a> {
 }
 
 impl Bench for VirtualTime<'_> {
-    fn together(&mut self, clients: &[Client]) -> Result<Vec<ClientLatency>> {
+    fn run_together(&mut self, clients: &[Client]) -> Result<Vec<ClientLatency>> {
         let begins = self.now + BEFORE;
         let ends = begins + LOOK;
         let block = u64::from(self.device.profile().geometry.block_size);
@@ -65,7 +65,7 @@ impl Bench for VirtualTime<'_> {
         Ok(done.iter().zip(clients).map(seen).collect())
     }
 
-    fn is_over(&self) -> bool {
+    fn is_time_up(&self) -> bool {
         false
     }
 }

@@ -35,7 +35,7 @@ impl Area {
     }
 
     /// Large reads and writes go past the page cache from now on, if the file allows it.
-    pub(super) fn go_direct(&mut self) {
+    pub(super) fn enable_direct_io(&mut self) {
         let Ok(flags) = fcntl_getfl(&self.file) else { return };
         // Opened again, for the flag belongs to everybody who has the same open file.
         let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());

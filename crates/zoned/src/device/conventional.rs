@@ -64,7 +64,7 @@ impl Conventional {
     /// Like [`open`](Self::open); large reads and writes go past the page cache, if the file can be opened once more for that.
     pub fn open_direct(file: File) -> Result<Self> {
         let (mut file, zones) = ZoneFile::open(file)?;
-        file.go_direct();
+        file.enable_direct_io();
         let machine = Machine::new(&file.shape().geometry, zones)?;
         Ok(Self::from_parts(machine, file))
     }
@@ -102,7 +102,7 @@ impl Conventional {
         }
         self.area.write(zone, at, data)?;
         let inner = &mut *self.inner.lock();
-        inner.machine.wrote(zone, blocks);
+        inner.machine.advance(zone, blocks);
         inner.file.note_written(zone, inner.machine.zone(zone)?);
         Ok(at)
     }

@@ -83,7 +83,7 @@ impl Machine {
     }
 
     /// Moves the pointer of a zone that [`begin_write`](Self::begin_write) has opened.
-    pub(super) fn wrote(&mut self, number: u32, blocks: u64) {
+    pub(super) fn advance(&mut self, number: u32, blocks: u64) {
         let Some(zone) = self.zones.get_mut(number as usize) else { return };
         zone.pointer = zone.pointer.saturating_add(blocks).min(zone.capacity);
         if zone.pointer == zone.capacity {

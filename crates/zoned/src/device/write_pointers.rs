@@ -370,7 +370,7 @@ impl ZoneFile {
         for ((entry, zone), number) in
             page.entries.iter_mut().zip(zones.iter().skip(index * ENTRIES)).zip(numbers)
         {
-            entry.pointer = U32::new(self.pointer_to_say(number, zone) as u32);
+            entry.pointer = U32::new(self.table_pointer(number, zone) as u32);
             entry.condition = match zone.condition {
                 Condition::Empty => 0,
                 Condition::Full => 2,
@@ -385,7 +385,7 @@ impl ZoneFile {
     }
 
     /// What the table is to say of a zone's pointer. Never that the zone is full, unless it is.
-    fn pointer_to_say(&self, number: u32, zone: &Zone) -> u64 {
+    fn table_pointer(&self, number: u32, zone: &Zone) -> u64 {
         match self.ahead.get(&number) {
             Some(ahead) if zone.condition.is_active() && zone.pointer > 0 => {
                 zone.pointer.saturating_add(ahead.blocks).min(zone.capacity - 1)
@@ -416,9 +416,9 @@ impl ZoneFile {
     }
 
     /// Large reads and writes go past the page cache from now on, where that is possible.
-    pub(super) fn go_direct(&mut self) {
+    pub(super) fn enable_direct_io(&mut self) {
         if let Some(area) = Arc::get_mut(&mut self.area) {
-            area.go_direct();
+            area.enable_direct_io();
         }
     }
 

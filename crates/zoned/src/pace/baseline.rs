@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_usual_is_known_after_enough_samples_and_follows() {
+    fn the_latency_baseline_needs_samples_and_adapts() {
         let mut all = LatencyBaseline::default();
         let feed = |all: &mut LatencyBaseline, base: u64, times: u64| {
             for at in 0..times {

@@ -48,7 +48,7 @@ mod tests {
     proptest! {
         /// Whatever pieces are late by, from any of them on no more goes than the rate allows.
         #[test]
-        fn no_more_goes_than_the_rate_gives_and_the_credit(
+        fn the_meter_never_exceeds_rate_and_credit(
             pieces in prop::collection::vec((1_u64..8 << 20, 0_u64..200_000_000), 1..60),
             credit in 0_u64..100_000_000, begins in 0_u64..1_000_000_000,
         ) {
@@ -72,7 +72,7 @@ mod tests {
 
         /// Pieces that are late by no more than the credit cost nothing: the last one is due when it would have been.
         #[test]
-        fn what_is_a_little_late_costs_nothing(
+        fn lateness_within_the_credit_is_made_up(
             pieces in prop::collection::vec((1_u64..8 << 20, 0_u64..=20_000_000), 1..60),
         ) {
             let mut meter = Meter::from(1_000_000);
@@ -87,7 +87,7 @@ mod tests {
 
     /// Without a credit each lateness is lost; with one only what is beyond it.
     #[test]
-    fn what_is_later_is_lost() {
+    fn lateness_beyond_the_credit_is_lost() {
         for (credit, lost) in [(0, 5_000_000), (2_000_000, 3_000_000), (5_000_000, 0), (9_000_000, 0)] {
             let mut meter = Meter::from(10_000_000);
             meter.sent(15_000_000, 1 << 20, RATE, credit);

@@ -128,7 +128,7 @@ impl Pacer {
     }
 
     /// Somebody else's call of `bytes` has ended at `now`, after `latency` nanoseconds.
-    pub fn other_done(&mut self, now: Nanos, direction: Direction, bytes: u64, latency: Nanos) {
+    pub fn note_other_call(&mut self, now: Nanos, direction: Direction, bytes: u64, latency: Nanos) {
         self.others_seen(now);
         self.probed(now, direction, bytes, latency);
     }
@@ -204,13 +204,13 @@ mod tests {
     /// Calls of others that nobody disturbs, until how long they take is known.
     fn learned(pacer: &mut Pacer) -> Nanos {
         for call in 1..=1000 {
-            pacer.other_done(call * 100_000, Direction::Write, 4096, 10_000);
+            pacer.note_other_call(call * 100_000, Direction::Write, 4096, 10_000);
         }
         100_000_000
     }
 
     #[test]
-    fn nobody_is_waited_for_who_is_not_there() {
+    fn an_idle_device_is_not_paced() {
         let mut pacer = pacer();
         pacer.sent(0, MIB / 2);
         // At 100 MiB/s, however low the rate beside others is.
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn beside_others_the_rate_is_kept() {
+    fn the_rate_holds_beside_other_load() {
         let mut pacer = pacer();
         let now = learned(&mut pacer);
         assert_eq!(pacer.ask(now, MIB / 2), PaceDecision::Now);
@@ -242,7 +242,7 @@ mod tests {
 
     /// Whoever sends pieces wakes up late: beside others and alone, that costs nothing up to the credit. A pause is no lateness.
     #[test]
-    fn a_late_piece_makes_up_for_it() {
+    fn late_pieces_are_made_up_within_the_credit() {
         const LATE: Nanos = SECOND / 200;
         let late = |alone: bool| {
             let mut pacer = Pacer::new(Budget { credit: LATE, ..pacer().budget });
@@ -280,13 +280,13 @@ mod tests {
 
     /// It begins low, and finds soon how much goes when nobody is late; after a while without writes it does so again.
     #[test]
-    fn how_much_goes_is_found_soon() {
+    fn the_rate_converges_quickly() {
         let mut pacer = pacer();
         let mut now = learned(&mut pacer);
         let others = |pacer: &mut Pacer, now: &mut Nanos, calls: u32| {
             for _ in 0..calls {
                 *now += 1_000_000;
-                pacer.other_done(*now, Direction::Write, 4096, 10_000);
+                pacer.note_other_call(*now, Direction::Write, 4096, 10_000);
             }
         };
         pacer.sent(now, 1);
@@ -301,7 +301,7 @@ mod tests {
 
     /// Others' calls are late as often as the rate is high: it rests where one in a hundred is.
     #[test]
-    fn the_rate_rests_where_one_in_a_hundred_is_late() {
+    fn the_rate_settles_at_one_percent_late_calls() {
         let mut pacer = pacer();
         let mut now = learned(&mut pacer);
         let mut random = crate::device::emulator::Random::new(7);
@@ -312,7 +312,7 @@ mod tests {
             // At 40 MiB/s one in a hundred, at 80 two.
             let often = pacer.rate() * 1_000_000 / (40 * MIB) / 100;
             let is_late = random.below(1_000_000) < often;
-            pacer.other_done(now, Direction::Write, 4096, if is_late { 1_000_000 } else { 10_500 });
+            pacer.note_other_call(now, Direction::Write, 4096, if is_late { 1_000_000 } else { 10_500 });
             if call > 20_000 {
                 all += 1;
                 late += u32::from(is_late);
@@ -324,29 +324,29 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_however_others_are() {
+    fn the_rate_never_falls_below_its_minimum() {
         let mut pacer = pacer();
         let now = learned(&mut pacer);
         pacer.sent(now, 1);
         for call in 0..10_000 {
-            pacer.other_done(now + call, Direction::Write, 4096, 50_000_000);
+            pacer.note_other_call(now + call, Direction::Write, 4096, 50_000_000);
         }
         assert_eq!(pacer.rate(), MIB);
     }
 
     /// A kind of call of which nothing is known has background writes pause once, and then it is known.
     #[test]
-    fn what_is_not_known_is_looked_at() {
+    fn an_unknown_latency_is_probed() {
         let mut pacer = pacer();
         let mut now = learned(&mut pacer);
         pacer.sent(now, 1000);
-        pacer.other_done(now + 1, Direction::Read, 4096, 80_000);
+        pacer.note_other_call(now + 1, Direction::Read, 4096, 80_000);
         pacer.done(now + 2, 1000);
         let PaceDecision::At(until) = pacer.ask(now + 2, 1000) else { panic!("no pause") };
         assert!(until > now + PROBE);
         while now < until {
             now += 100_000;
-            pacer.other_done(now, Direction::Read, 4096, 80_000);
+            pacer.note_other_call(now, Direction::Read, 4096, 80_000);
         }
         assert!(pacer.undisturbed.usual(Direction::Read, 4096).is_some());
         assert_eq!(pacer.ask(until, 1000), PaceDecision::Now);

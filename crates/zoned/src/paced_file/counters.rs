@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_ours_is_not_taken_for_others() {
+    fn own_writes_are_not_counted_as_other_load() {
         const MIB: u64 = 1 << 20;
         let mut others = OtherLoad::default();
         assert!(!others.work(0, 7 * MIB, 0));

@@ -184,7 +184,7 @@ impl Core {
         };
         let mut refused = Vec::new();
         while !self.zones.has_active_left(keep) {
-            let zone = self.zones.to_finish(&refused).ok_or(Error::TooManyWriters)?;
+            let zone = self.zones.zone_to_finish(&refused).ok_or(Error::TooManyWriters)?;
             if !self.finish(zone) {
                 refused.push(zone);
             }
@@ -197,7 +197,7 @@ impl Core {
         let zone = self.zones.choose(whom, &self.root.placement, cost).ok_or(Error::NoSpace)?;
         self.zones.set_role(zone, role);
         if matches!(role, Role::Log | Role::Lane) {
-            self.let_run_ahead(zone);
+            self.allow_run_ahead(zone);
         }
         if let Some(born) = self.born.get_mut(zone as usize) {
             *born = self.written_blocks[0];
@@ -206,7 +206,7 @@ impl Core {
     }
 
     /// What is written to a zone a little at a time, between many flushes, is known by checksums: that of the log, and that of data which live.
-    pub(super) fn let_run_ahead(&self, zone: u32) {
+    pub(super) fn allow_run_ahead(&self, zone: u32) {
         self.device.run_ahead(zone, AHEAD_BLOCKS.min(self.capacity / AHEAD_PART));
     }
 
@@ -401,11 +401,11 @@ impl Core {
     }
 
     fn write_checkpoint(&mut self) -> Result<()> {
-        let tail = self.write_log_anew()?;
+        let tail = self.rewrite_log()?;
         let log = tail.parts.first().copied().unwrap_or([NO_ZONE; 2]);
         let root = Root { generation: tail.generation, log, log_id: tail.log_id, ..self.root };
         if let Err(error) = roots::write(&*self.device, &mut self.zones, &mut self.roots_sound, &root) {
-            self.give_up(&tail);
+            self.discard_log(&tail);
             return Err(error);
         }
         self.root = root;
@@ -413,13 +413,13 @@ impl Core {
         (self.checkpoint_parts, self.checkpoint_blocks) = (tail.parts.len(), tail.blocks);
         let old = std::mem::replace(&mut self.tail, tail);
         self.forget_pending();
-        self.give_up(&old);
+        self.discard_log(&old);
         self.release_empty();
         Ok(())
     }
 
     /// Writes a log of the next generation, and flushes it. Where both zones of a part fail, it is begun anew in others.
-    fn write_log_anew(&mut self) -> Result<Tail> {
+    fn rewrite_log(&mut self) -> Result<Tail> {
         let record_max = log::record_max(self.device.geometry(), self.capacity);
         let mut records = log::pack(self.state.changes(), record_max);
         if records.is_empty() {
@@ -438,7 +438,7 @@ impl Core {
                     return Ok(tail);
                 }
                 Err(error) => {
-                    self.give_up(&tail);
+                    self.discard_log(&tail);
                     last = error;
                 }
             }
@@ -447,7 +447,7 @@ impl Core {
     }
 
     /// The zones of a log hold nothing that counts.
-    fn give_up(&mut self, tail: &Tail) {
+    fn discard_log(&mut self, tail: &Tail) {
         for zone in tail.all_zones() {
             self.zones.set_role(zone, Role::Data);
         }
@@ -460,7 +460,7 @@ impl Core {
         }
         // Not all zones are looked at: this is at every sync.
         let mut zones = self.state.take_emptied();
-        zones.append(&mut self.zones.take_left());
+        zones.append(&mut self.zones.take_abandoned());
         for zone in zones {
             let is_empty = self.state.zones.get(zone as usize).is_some_and(|used| used.live_blocks == 0);
             if is_empty && self.zones.get(zone).role == Role::Data {

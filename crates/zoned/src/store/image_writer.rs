@@ -105,7 +105,7 @@ impl ImageWriter {
     }
 
     /// A buffer that was used for a chunk, if there is one.
-    pub(super) fn spare(&mut self) -> Option<AlignedBuf> {
+    pub(super) fn take_spare_buffer(&mut self) -> Option<AlignedBuf> {
         self.spare.pop()
     }
 
@@ -125,11 +125,11 @@ impl ImageWriter {
         let block = self.block_size();
         // The oldest one there is belongs to the zone whose turn it is.
         while self.flights.len() >= DEPTH * slots {
-            self.settle_one()?;
+            self.wait_for_oldest()?;
         }
         if len < self.chunk {
             // The last part, or one that somebody wants written now.
-            return self.write_here(&buffer.as_slice()[..len], slot, at, size, &sums);
+            return self.write_in_thread(&buffer.as_slice()[..len], slot, at, size, &sums);
         }
         let own = match self.slots[slot].own {
             Some(own) if own.pointer < own.capacity => Some(own),
@@ -138,16 +138,16 @@ impl ImageWriter {
         let fits = own.filter(|own| (own.capacity - own.pointer) as usize >= len / block);
         let Some(own) = fits else {
             self.slots[slot].own = own;
-            return self.write_here(&buffer.as_slice()[..len], slot, at, size, &sums);
+            return self.write_in_thread(&buffer.as_slice()[..len], slot, at, size, &sums);
         };
-        let hand = self.slots[slot].hand.take().or_else(|| self.hand());
+        let hand = self.slots[slot].hand.take().or_else(|| self.worker());
         let Some(hand) = hand else {
             self.slots[slot].own = Some(own);
-            return self.write_here(&buffer.as_slice()[..len], slot, at, size, &sums);
+            return self.write_in_thread(&buffer.as_slice()[..len], slot, at, size, &sums);
         };
         let next = ImageZone { pointer: own.pointer + (len / block) as u64, ..own };
         self.slots[slot].own = Some(next);
-        match hand.give(Job { own, buffer, len }) {
+        match hand.submit(Job { own, buffer, len }) {
             Ok(()) => {
                 self.slots[slot].hand = Some(hand);
                 self.flights.push_back(Flight { slot, at, size, sums });
@@ -155,7 +155,7 @@ impl ImageWriter {
             }
             Err(job) => {
                 self.slots[slot].own = Some(own);
-                self.write_here(&job.buffer.as_slice()[..len], slot, at, size, &sums)
+                self.write_in_thread(&job.buffer.as_slice()[..len], slot, at, size, &sums)
             }
         }
     }
@@ -166,7 +166,7 @@ impl ImageWriter {
         (self.slots_at_first as u64).saturating_add(filled).min(self.slots.len() as u64) as usize
     }
 
-    fn hand(&self) -> Option<WorkerThread<Job, JobOutcome>> {
+    fn worker(&self) -> Option<WorkerThread<Job, JobOutcome>> {
         let device = Arc::clone(&self.shared.device);
         let mut failed = None;
         WorkerThread::new(move |job: Job| {
@@ -194,13 +194,13 @@ impl ImageWriter {
     /// Waits until all is written and known.
     pub(super) fn sync(&mut self) -> Result<()> {
         while !self.flights.is_empty() {
-            self.settle_one()?;
+            self.wait_for_oldest()?;
         }
         Ok(())
     }
 
     /// Waits for the oldest part that is under way, and makes it known. What of it was not written goes elsewhere.
-    fn settle_one(&mut self) -> Result<()> {
+    fn wait_for_oldest(&mut self) -> Result<()> {
         let Some(flight) = self.flights.pop_front() else { return Ok(()) };
         let Some(done) = self.slots[flight.slot].hand.as_ref().and_then(WorkerThread::take) else {
             // Nobody knows what it has written; the zone is not written to again.
@@ -211,7 +211,7 @@ impl ImageWriter {
         let JobOutcome { job, was_tried, blocks, result } = done;
         let (own, block) = (job.own, self.block_size());
         if blocks > 0 {
-            self.known(own, blocks, &flight, 0)?;
+            self.note_written(own, blocks, &flight, 0)?;
         }
         match result {
             Ok(()) => {}
@@ -222,7 +222,7 @@ impl ImageWriter {
                 }
                 let (from, sums) = (blocks as usize, &flight.sums[blocks as usize..]);
                 let rest = &job.buffer.as_slice()[from * block..job.len];
-                self.write_here(rest, flight.slot, flight.at + blocks, flight.size, sums)?;
+                self.write_in_thread(rest, flight.slot, flight.at + blocks, flight.size, sums)?;
             }
         }
         self.spare.push(job.buffer);
@@ -250,7 +250,7 @@ impl ImageWriter {
     }
 
     /// Some first blocks of a part, from `skip` on, are in their zone.
-    fn known(&mut self, own: ImageZone, blocks: u64, flight: &Flight, skip: usize) -> Result<()> {
+    fn note_written(&mut self, own: ImageZone, blocks: u64, flight: &Flight, skip: usize) -> Result<()> {
         let block = self.block_size() as u64;
         let shared = Arc::clone(&self.shared);
         let mut core = shared.core.lock();
@@ -275,7 +275,7 @@ impl ImageWriter {
     }
 
     /// Writes blocks in this thread, to this slot's zone or to whatever zone can be had.
-    fn write_here(&mut self, data: &[u8], slot: usize, at: u64, size: u64, sums: &[u32]) -> Result<()> {
+    fn write_in_thread(&mut self, data: &[u8], slot: usize, at: u64, size: u64, sums: &[u32]) -> Result<()> {
         // All before it is known then, and no zone has two writers.
         self.sync()?;
         let block = self.block_size();
@@ -301,7 +301,7 @@ impl ImageWriter {
             match self.shared.device.write(own.zone, own.pointer, part) {
                 Ok(()) => {
                     self.slots[slot].own = Some(ImageZone { pointer: own.pointer + count as u64, ..own });
-                    self.known(own, count as u64, &flight, done)?;
+                    self.note_written(own, count as u64, &flight, done)?;
                     done += count;
                 }
                 Err(device::Error::NoPower) => return Err(device::Error::NoPower.into()),
@@ -324,7 +324,7 @@ impl ImageWriter {
 
     fn take_zone(&self) -> Result<ImageZone> {
         let mut core = self.shared.core.lock();
-        core.keep_promises()?;
+        core.check_reservation()?;
         core.make_room()?;
         let zone = core.take(For::Checkpoint, Role::Owned)?;
         let info = core.zones.get(zone);
@@ -332,7 +332,7 @@ impl ImageWriter {
     }
 
     /// Waits for what is under way, whatever comes of it, and gives the zones back.
-    pub(super) fn give_back(&mut self) {
+    pub(super) fn release_zones(&mut self) {
         for flight in std::mem::take(&mut self.flights) {
             let done = self.slots[flight.slot].hand.as_ref().and_then(WorkerThread::take);
             if let Some(JobOutcome { job, was_tried: true, blocks, result }) = done {

@@ -157,7 +157,9 @@ fn first_missing(
     let mut seen = BTreeSet::new();
     for UnflushedBlocks { record, place, count } in beside {
         for (block, live) in live_in(state, *place, *count) {
-            if seen.insert((place.zone, block)) && !lost(device, state, place.zone, block, live)?.is_empty() {
+            if seen.insert((place.zone, block))
+                && !missing_blocks(device, state, place.zone, block, live)?.is_empty()
+            {
                 return Ok(Some(*record));
             }
         }
@@ -186,7 +188,7 @@ fn longest(device: &dyn ZonedDevice, root: &Root, mut state: State, flushed: u64
                 left = left.checked_sub(u64::from(live.count)).ok_or_else(|| {
                     Error::Damaged(format!("log {}: it has more blocks than the device", root.generation))
                 })?;
-                missing.extend(lost(device, state, place.zone, block, live)?);
+                missing.extend(missing_blocks(device, state, place.zone, block, live)?);
             }
         }
         while missing.last().is_some_and(|last| !last.is_live(state)) {
@@ -226,7 +228,7 @@ fn live_in(state: &State, place: DeviceExtent, count: u32) -> impl Iterator<Item
 }
 
 /// The blocks of an extent that are not there.
-fn lost(
+fn missing_blocks(
     device: &dyn ZonedDevice,
     state: &State,
     zone: u32,
@@ -238,7 +240,7 @@ fn lost(
     let Some(extent) = extent else { return Ok(Vec::new()) };
     let mut bytes = vec![0; extent.sums.len() * size];
     let missing = |number: usize| MissingBlock { zone, block: block + number as u32, object: live.object };
-    if may_be_there(device.read(zone, u64::from(block), &mut bytes))? == Some(true) {
+    if is_present(device.read(zone, u64::from(block), &mut bytes))? == Some(true) {
         let sums = super::blocks::sums(&bytes, size as u32);
         let wrong = extent.sums.iter().zip(&sums[..]).enumerate().filter(|(_, (said, is))| said != is);
         return Ok(wrong.map(|(number, _)| missing(number)).collect());
@@ -246,7 +248,7 @@ fn lost(
     // One by one, for some may be there.
     let mut all = Vec::new();
     for (number, bytes) in bytes.chunks_mut(size).enumerate() {
-        let is_there = match may_be_there(device.read(zone, u64::from(block) + number as u64, bytes))? {
+        let is_there = match is_present(device.read(zone, u64::from(block) + number as u64, bytes))? {
             Some(true) => extent.sums.get(number) == super::blocks::sums(bytes, size as u32).first(),
             // A zone that has failed says nothing of what was flushed. Who reads these blocks gets the error.
             None => true,
@@ -260,7 +262,7 @@ fn lost(
 }
 
 /// Whether what was read is there, as the device says. None: it does not say.
-fn may_be_there(read: device::Result<()>) -> Result<Option<bool>> {
+fn is_present(read: device::Result<()>) -> Result<Option<bool>> {
     match read {
         Ok(()) => Ok(Some(true)),
         Err(device::Error::NoPower) => Err(device::Error::NoPower.into()),

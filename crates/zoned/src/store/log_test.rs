@@ -112,7 +112,7 @@ fn map(object: u64, at: u64, (zone, block): (u32, u32), sums: Vec<u32>) -> Chang
 
 /// Each record has the object's one block elsewhere, and it is nowhere.
 #[test]
-fn a_log_whose_data_are_all_missing_is_read_three_times_at_most() {
+fn a_log_without_data_is_read_three_times() {
     let mut scene = Scene::new(800);
     scene.record(&[create(FIRST_OBJECT)]);
     for block in 0..600 {
@@ -163,7 +163,7 @@ fn longest(scene: &Scene, records: &[Vec<Change>]) -> usize {
 }
 
 #[test]
-fn it_is_the_longest_part_whose_data_are_there() {
+fn the_log_is_read_up_to_missing_data() {
     let mut cut = 0;
     for seed in 0..300 {
         let (mut random, mut scene) = (Random::new(seed), Scene::new(100));

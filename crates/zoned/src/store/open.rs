@@ -127,7 +127,7 @@ pub(super) fn begin_writing(core: &mut Core) -> Result<()> {
         if is_begun && is_of_normal_data(core, zone) {
             let Some(lane) = lanes.next() else { break };
             core.zones.set_role(zone, Role::Lane);
-            core.let_run_ahead(zone);
+            core.allow_run_ahead(zone);
             core.lanes[lane as usize] = Some(zone);
         }
     }

@@ -131,7 +131,7 @@ impl Reader {
         let job = Job { at: self.asked / block, buffer, len: bytes.next_multiple_of(block) as usize };
         self.asked += bytes;
         self.busy.push_back(hand);
-        let given = self.hands.get(hand).map(|hand| hand.give(job));
+        let given = self.hands.get(hand).map(|hand| hand.submit(job));
         given.and_then(std::result::Result::ok).ok_or(NO_THREAD)
     }
 

@@ -132,7 +132,7 @@ impl State {
             Change::Map { object, at, place, size, sums } => self.map(*object, *at, *place, *size, sums)?,
             Change::Link { object, name } => {
                 check_name(name)?;
-                self.known(*object)?;
+                self.get_object(*object)?;
                 if self.tree.nodes.contains_key(object) {
                     return Error::damaged(format!("object {object} is of the tree, and gets a name"));
                 }
@@ -152,7 +152,7 @@ impl State {
             Change::Drop { object } => {
                 if self.tree.nodes.contains_key(object) {
                     self.tree.drop_node(*object)?;
-                } else if self.known(*object)?.names > 0 {
+                } else if self.get_object(*object)?.names > 0 {
                     return Error::damaged(format!("object {object} is dropped, but has a name"));
                 }
                 self.remove(*object);
@@ -173,18 +173,18 @@ impl State {
                 if *size > SIZE_MAX {
                     return Err(Error::TooLarge);
                 }
-                self.known(*object)?;
-                self.cut_from(*object, size.div_ceil(self.block_size));
+                self.get_object(*object)?;
+                self.remove_blocks_from(*object, size.div_ceil(self.block_size));
                 if let Some(object) = self.objects.get_mut(object) {
                     object.size = *size;
                 }
             }
             Change::Punch { object, at, count } => {
-                self.known(*object)?;
+                self.get_object(*object)?;
                 if *at > SIZE_MAX || *count > SIZE_MAX {
                     return Err(Error::TooLarge);
                 }
-                self.cut(*object, *at, *count);
+                self.remove_blocks(*object, *at, *count);
             }
             Change::Group(changes) => changes.iter().try_for_each(|change| self.apply(change))?,
             Change::Wear { zone, resets } => {
@@ -239,12 +239,12 @@ impl State {
         wear.chain(objects).chain(names).chain(self.tree.changes())
     }
 
-    fn known(&self, object: u64) -> Result<&Object> {
+    fn get_object(&self, object: u64) -> Result<&Object> {
         self.objects.get(&object).ok_or_else(|| Error::Damaged(format!("there is no object {object}")))
     }
 
     fn map(&mut self, object: u64, at: u64, place: DeviceExtent, size: u64, sums: &[u32]) -> Result<()> {
-        self.known(object)?;
+        self.get_object(object)?;
         let count = sums.len() as u64;
         let start = u64::from(place.block);
         let bad = |what: &str| Error::damaged(format!("object {object}, block {at}: {what}"));
@@ -266,7 +266,7 @@ impl State {
                 return bad("blocks that are in use already");
             }
         }
-        self.cut(object, at, count);
+        self.remove_blocks(object, at, count);
         self.add_extent(object, at, Extent { place, sums: sums.into() });
         if let Some(object) = self.objects.get_mut(&object) {
             object.size = size;
@@ -275,17 +275,17 @@ impl State {
     }
 
     /// Takes all blocks from `at` on from an object.
-    fn cut_from(&mut self, object: u64, at: u64) {
+    fn remove_blocks_from(&mut self, object: u64, at: u64) {
         let last = self.objects.get(&object).and_then(|object| object.extents.last_key_value());
         if let Some(end) = last.map(|(start, extent)| start + extent.sums.len() as u64)
             && end > at
         {
-            self.cut(object, at, end - at);
+            self.remove_blocks(object, at, end - at);
         }
     }
 
     /// Takes blocks from an object; what is left of extents at both ends stays.
-    fn cut(&mut self, object: u64, at: u64, count: u64) {
+    fn remove_blocks(&mut self, object: u64, at: u64, count: u64) {
         let end = at + count;
         let first = at.saturating_sub(EXTENT_BLOCKS_MAX as u64);
         let Some(known) = self.objects.get(&object) else { return };

@@ -208,7 +208,7 @@ impl Store {
     /// Promises room for blocks that are to be written later: for `waiting` that were counted before, and for more, `most` of them at the most. How
     /// many more: no image takes the room for them, until less is promised.
     #[must_use]
-    pub fn promise(&self, waiting: u64, most: u64) -> u64 {
+    pub fn reserve_blocks(&self, waiting: u64, most: u64) -> u64 {
         let mut core = self.shared().core.lock();
         let room = core.space().1.saturating_sub(waiting).min(most);
         core.promised_blocks = waiting + room;
@@ -261,7 +261,7 @@ impl Core {
     }
 
     /// Refuses with NO_SPACE when an image would take the room that was promised to blocks which wait.
-    pub(super) fn keep_promises(&self) -> Result<()> {
+    pub(super) fn check_reservation(&self) -> Result<()> {
         let zone = self.zones.all.iter().map(|info| info.capacity).max().unwrap_or(0);
         let is_kept = self.promised_blocks == 0 || self.space().1 >= self.promised_blocks + zone;
         if is_kept { Ok(()) } else { Err(Error::NoSpace) }

@@ -42,7 +42,7 @@ impl TreeState {
         self.nodes.len() as u64 * (HEAD + NODE_LEN as u64 + 20) + self.bytes
     }
 
-    fn known(&self, node: u64) -> Result<&Node> {
+    fn get_node(&self, node: u64) -> Result<&Node> {
         self.nodes.get(&node).ok_or_else(|| Error::Damaged(format!("there is no node {node}")))
     }
 
@@ -62,7 +62,7 @@ impl TreeState {
     pub(super) fn apply(&mut self, change: &Change) -> Result<()> {
         match change {
             Change::Xattrs { node, xattrs } => {
-                self.known(*node)?;
+                self.get_node(*node)?;
                 check_xattrs(xattrs)?;
                 self.forget_xattrs(*node);
                 if !xattrs.is_empty() {
@@ -72,7 +72,7 @@ impl TreeState {
             }
             Change::Target { node, target } => {
                 check_target(target)?;
-                if !self.known(*node)?.is_symlink() {
+                if !self.get_node(*node)?.is_symlink() {
                     return Error::damaged(format!("node {node} is no symbolic link"));
                 }
                 self.forget_target(*node);
@@ -81,13 +81,13 @@ impl TreeState {
             }
             Change::Enter { dir, node, name } => {
                 check_entry_name(name)?;
-                self.known(*node)?;
-                if !self.known(*dir)?.is_directory() || *node == ROOT_NODE {
+                self.get_node(*node)?;
+                if !self.get_node(*dir)?.is_directory() || *node == ROOT_NODE {
                     return Error::damaged(format!("node {node} cannot be in {dir}"));
                 }
                 *self.named.entry(*node).or_default() += 1;
                 match self.entries.entry(*dir).or_default().insert(name.clone(), *node) {
-                    Some(replaced) => self.loses_name(replaced),
+                    Some(replaced) => self.drop_name(replaced),
                     None => self.bytes += entry_len(name),
                 }
             }
@@ -95,7 +95,7 @@ impl TreeState {
                 let Some(node) = self.entries.get_mut(dir).and_then(|entries| entries.remove(name)) else {
                     return Error::damaged(format!("a name that is not in directory {dir} is gone"));
                 };
-                self.loses_name(node);
+                self.drop_name(node);
                 self.bytes -= entry_len(name);
                 if self.entries.get(dir).is_some_and(BTreeMap::is_empty) {
                     self.entries.remove(dir);
@@ -106,7 +106,7 @@ impl TreeState {
         Ok(())
     }
 
-    fn loses_name(&mut self, node: u64) {
+    fn drop_name(&mut self, node: u64) {
         match self.named.get_mut(&node) {
             Some(names) if *names > 1 => *names -= 1,
             _ => drop(self.named.remove(&node)),

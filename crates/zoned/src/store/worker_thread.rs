@@ -29,7 +29,7 @@ impl<Job: Send + 'static, Done: Send + 'static> WorkerThread<Job, Done> {
     }
 
     /// Hands a job over. It comes back if the thread has died.
-    pub(super) fn give(&self, job: Job) -> Result<(), Job> {
+    pub(super) fn submit(&self, job: Job) -> Result<(), Job> {
         match &self.jobs {
             Some(jobs) => jobs.send(job).map_err(|unsent| unsent.0),
             None => Err(job),

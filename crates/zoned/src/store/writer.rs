@@ -127,7 +127,7 @@ impl Writer {
         self.is_committed = true;
         drop(core);
         if let Some(image) = &mut self.image {
-            image.give_back();
+            image.release_zones();
         }
         Ok(())
     }
@@ -151,7 +151,7 @@ impl Writer {
         let sums = std::mem::take(&mut self.sums);
         let at = self.size / self.block_size() as u64;
         if let Some(image) = &mut self.image {
-            let next = image.spare().unwrap_or_else(|| AlignedBuf::zeroed(0));
+            let next = image.take_spare_buffer().unwrap_or_else(|| AlignedBuf::zeroed(0));
             let full = std::mem::replace(&mut self.buffer, next);
             self.size += len as u64;
             return image.write(full, whole, at, self.size, sums);
@@ -194,7 +194,7 @@ impl Drop for Writer {
         }
         // Nothing may be under way to a zone that is given back.
         if let Some(image) = &mut self.image {
-            image.give_back();
+            image.release_zones();
         }
         let mut core = self.shared.core.lock();
         // Without its record the object is gone, too, when the store is opened next.

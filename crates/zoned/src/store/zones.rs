@@ -93,7 +93,7 @@ impl Zones {
     }
 
     /// Zones that nobody writes to any more since this was asked last.
-    pub(super) fn take_left(&mut self) -> BTreeSet<u32> {
+    pub(super) fn take_abandoned(&mut self) -> BTreeSet<u32> {
         std::mem::take(&mut self.left)
     }
 
@@ -158,7 +158,7 @@ impl Zones {
     }
 
     /// The zone that costs least to finish, of those to which nobody writes, but for those that have refused it.
-    pub(super) fn to_finish(&self, refused: &[u32]) -> Option<u32> {
+    pub(super) fn zone_to_finish(&self, refused: &[u32]) -> Option<u32> {
         let is_one = |zone: &u32| self.get(*zone).is_begun() && !refused.contains(zone);
         self.with_role(Role::Data).filter(is_one).min_by_key(|zone| {
             let info = self.get(*zone);

@@ -16,7 +16,7 @@ const LARGE: u64 = 4 << 20;
 
 /// A program that runs is not cut, also not by an open that only reads otherwise, of which the kernel finds out too late: neither a whole file
 /// nor a partial one.
-pub(super) fn is_not_cut(cx: &Cx) -> Outcome {
+pub(super) fn refuses_truncation(cx: &Cx) -> Outcome {
     let sleep = ["/usr/bin/sleep", "/bin/sleep"].into_iter().find(|path| Path::new(path).exists());
     let Some(sleep) = sleep else { return skip("sleep is missing") };
     let layers = cx.layers("l", 1)?;

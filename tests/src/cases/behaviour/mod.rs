@@ -80,7 +80,7 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("behaviour/crash-clients", 60, kernel_cache::killed_clients),
     Case::mounted("behaviour/large-copies", 60, kernel_cache::large_copies),
     Case::mounted("behaviour/full-disk", 120, kernel_cache::full_disk),
-    Case::mounted("behaviour/running-is-not-cut", 60, executables::is_not_cut),
+    Case::mounted("behaviour/running-is-not-cut", 60, executables::refuses_truncation),
     Case::mounted("behaviour/more-open-than-the-service-may", 60, open_files::more_than_the_service_may),
     Case::mounted("behaviour/id-mapping", 60, privilege::mapping),
     Case::once("behaviour/owners-in-attributes", 60, owners::in_attributes),

@@ -223,7 +223,7 @@ pub(super) fn appends(cx: &Cx) -> Outcome {
 }
 
 /// A file whose last block was written, or that was cut to nothing, is an ordinary one.
-pub(super) fn becomes_whole(cx: &Cx) -> Outcome {
+pub(super) fn becomes_complete(cx: &Cx) -> Outcome {
     let (layers, mut mount) = mounted(cx, &[])?;
     let path = mount.path("big");
     write(&path, 10, b"x")?;

@@ -22,7 +22,7 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("blocks/mappings", 60, lifecycle::mappings),
     Case::mounted("blocks/names", 60, lifecycle::names),
     Case::mounted("blocks/appends", 60, lifecycle::appends),
-    Case::mounted("blocks/becomes-whole", 60, lifecycle::becomes_whole),
+    Case::mounted("blocks/becomes-complete", 60, lifecycle::becomes_complete),
     Case::mounted("blocks/background-fill", 60, lifecycle::background),
     Case::mounted("blocks/flatten-interrupted", 120, lifecycle::flatten_interrupted),
     Case::mounted("blocks/maps-go", 60, lifecycle::maps_go),

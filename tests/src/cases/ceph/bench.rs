@@ -1,7 +1,7 @@
 //! `vellum bench compare --ceph`: others are measured by ceph-fuse, which is gone afterwards, however the command ends.
 
 use super::cluster::Cluster;
-use crate::cases::comparison::{bench, mounted, mounted_like, nothing_is_left, report};
+use crate::cases::comparison::{bench, check_no_leftovers, mounted, mounted_like, report};
 use crate::harness::PATIENCE;
 use crate::harness::outcome::{Outcome, ensure, ensure_eq, fail, wait_while};
 use crate::harness::{Cx, shell, skip};
@@ -32,7 +32,7 @@ fn far_at(cx: &Cx, cluster: &Cluster, (task, scale): (&str, &str), more: &[&str]
     Ok(command)
 }
 
-fn no_client_is_left(cluster: &Cluster) -> Outcome {
+fn check_no_clients(cluster: &Cluster) -> Outcome {
     let left = cluster.process("ceph-fuse")?;
     ensure!(left.is_none(), "still there: ceph-fuse, process {left:?}");
     Ok(())
@@ -50,8 +50,8 @@ pub(super) fn compared(cx: &Cx, cluster: &mut Cluster) -> Outcome {
         let timed = result["seconds"].as_f64().is_some_and(|seconds| seconds > 0.0);
         ensure!(timed, "{}: not timed: {said}", result["subject"]);
     }
-    no_client_is_left(cluster)?;
-    nothing_is_left(cx)
+    check_no_clients(cluster)?;
+    check_no_leftovers(cx)
 }
 
 /// Tenants have a client each, of ceph-fuse or of Vellum, which may write behind; with layers here there is no such subject.
@@ -71,8 +71,8 @@ pub(super) fn tenants(cx: &Cx, cluster: &mut Cluster) -> Outcome {
         let timed: Vec<&str> = timed.filter_map(|result| result["subject"].as_str()).collect();
         ensure_eq!(timed, wanted, "{said}");
     }
-    no_client_is_left(cluster)?;
-    nothing_is_left(cx)?;
+    check_no_clients(cluster)?;
+    check_no_leftovers(cx)?;
     let mut near = bench(cx)?;
     let output = near.args(["--tasks", "lstat", "--subjects", "host-own,vellum-cached-back"]).output()?;
     let says = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -106,7 +106,7 @@ pub(super) fn ended(cx: &Cx, cluster: &mut Cluster) -> Outcome {
         ensure!(left.is_some(), "{signal:?}: ceph-fuse lives on");
         let status = status?;
         ensure_eq!(status.code(), (signal == Signal::INT).then_some(130), "{signal:?}: exit status");
-        nothing_is_left(cx)?;
+        check_no_leftovers(cx)?;
     }
     Ok(())
 }
@@ -127,8 +127,8 @@ pub(super) fn away(cx: &Cx, cluster: &mut Cluster) -> Outcome {
         let _ = child.wait();
     }
     ensure_eq!(status?.code(), Some(130), "exit status");
-    no_client_is_left(cluster)?;
-    nothing_is_left(cx)
+    check_no_clients(cluster)?;
+    check_no_leftovers(cx)
 }
 
 /// What the cluster does not answer in time is given up and named; what comes after it is timed, and waits for no client that was taken away.
@@ -163,8 +163,8 @@ pub(super) fn given_up(cx: &Cx, cluster: &mut Cluster) -> Outcome {
     let results = &report(&json)?["tasks"][0]["results"];
     ensure_eq!(results[0]["failure"], format!("did not finish within {LIMIT} s"), "{results}");
     ensure!(results[1]["seconds"].as_f64().is_some() && results[1]["failure"].is_null(), "{results}");
-    no_client_is_left(cluster)?;
-    nothing_is_left(cx)
+    check_no_clients(cluster)?;
+    check_no_leftovers(cx)
 }
 
 /// Waits until the command is at work.

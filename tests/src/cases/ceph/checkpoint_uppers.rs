@@ -164,9 +164,9 @@ fn one(cx: &Cx, cluster: &Cluster, policy: &str) -> Outcome {
         "-c",
         "trap 'exit 3' TERM; cat /srv/words; tail -n 1 /srv/count; while :; do sleep 0.1; done",
     ])?;
-    eventually("it says what was kept", || Ok(next.said()?.lines().count() >= 2))?;
-    ensure!(next.said()?.starts_with("first\n"), "{}", next.said()?);
+    eventually("it says what was kept", || Ok(next.output_text()?.lines().count() >= 2))?;
+    ensure!(next.output_text()?.starts_with("first\n"), "{}", next.output_text()?);
     check_numbers(&scene.merged(&name)?)?;
     drop(next);
-    scene.nothing_is_left()
+    scene.check_no_leftovers()
 }

@@ -11,7 +11,7 @@ use vellum_vfs::Name;
 
 /// What the record of a checkpoint says of layers.
 fn lowers(scene: &Scene<'_>, name: &str) -> Outcome<(u64, serde_json::Value)> {
-    let text = fs::read(scene.kept(name).join("checkpoint.json"))?;
+    let text = fs::read(scene.checkpoint_dir(name).join("checkpoint.json"))?;
     let record: serde_json::Value = serde_json::from_slice(&text).doing("the record")?;
     Ok((record["format"].as_u64().unwrap_or_default(), record["lowers"].clone()))
 }
@@ -46,7 +46,7 @@ pub(super) fn checkpoints(cx: &Cx, cluster: &mut Cluster) -> Outcome {
     scene.restore("local", &there)?.says_more()?;
 
     // Nothing else will do.
-    let kept = scene.kept("far-tree").display().to_string();
+    let kept = scene.checkpoint_dir("far-tree").display().to_string();
     let restore = |more: &[&str]| {
         let state = scene.state();
         let mut command = scene.command(&["restore", &kept, "--state", &state]);
@@ -60,7 +60,7 @@ pub(super) fn checkpoints(cx: &Cx, cluster: &mut Cluster) -> Outcome {
     let nowhere = [&["--image", "ceph:/nowhere"], &cluster_is[..]].concat();
     shell::refused(&mut restore(&nowhere), "ceph:/nowhere")?;
     shell::refused(&mut restore(&["--image", &here, "--ceph-id", "x"]), "nothing is on CephFS")?;
-    scene.nothing_is_left()?;
+    scene.check_no_leftovers()?;
 
     // Layers of a layout there, which are unpacked here anew.
     let dir = cx.dir.join("layout");
@@ -73,5 +73,5 @@ pub(super) fn checkpoints(cx: &Cx, cluster: &mut Cluster) -> Outcome {
     container.ends()?;
     fs::remove_dir_all(format!("{}/layers", scene.state()))?;
     scene.restore("far-layout", &[])?.says_more()?;
-    scene.nothing_is_left()
+    scene.check_no_leftovers()
 }

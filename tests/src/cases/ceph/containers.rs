@@ -22,7 +22,7 @@ pub(super) fn run(cx: &Cx, cluster: &mut Cluster) -> Outcome {
     };
     let ran = |more: &[&str]| -> Outcome<String> {
         let said = shell::run(&mut far(more))?;
-        runs.nothing_is_left()?;
+        runs.check_no_leftovers()?;
         Ok(said)
     };
     // The root's owner and mode are the image's, though its upper layer is new.
@@ -65,7 +65,7 @@ pub(super) fn run(cx: &Cx, cluster: &mut Cluster) -> Outcome {
     ] {
         let mut command = command;
         shell::refused(&mut command, word)?;
-        runs.nothing_is_left()?;
+        runs.check_no_leftovers()?;
     }
     ensure_eq!(cluster.names("run-kept")?, ["upper"], "beside the upper layer, in the end");
     Ok(())
@@ -90,7 +90,7 @@ pub(super) fn counted(cx: &Cx, cluster: &mut Cluster) -> Outcome {
         println!("a start, {name}: {asked:?}");
         ensure!(asked.lookups <= LOOKUPS_MAX, "{name}: {asked:?}");
         ensure!(more.is_empty() || asked.reads <= READS_MAX, "{name}: {asked:?}");
-        runs.nothing_is_left()?;
+        runs.check_no_leftovers()?;
     }
     Ok(())
 }
@@ -106,11 +106,11 @@ fn pool(cx: &Cx, cluster: &Cluster, runs: &Runs<'_>) -> Outcome {
         runs.bare(&[&image[..], &rest].concat())
     };
     shell::refused(&mut container(), "--ceph on")?;
-    runs.nothing_is_left()?;
+    runs.check_no_leftovers()?;
     pools.run("set", &["--ceph", "on"])?;
     let said = shell::run(&mut container())?;
     ensure!(said.starts_with("more\n") && said.contains(pools.name()), "in a pool: {said}");
-    runs.nothing_is_left()?;
+    runs.check_no_leftovers()?;
     // The pool's cluster, also when it is one that claims a layer of this host.
     let here = runs.image.display().to_string();
     pools.run("set", &["--ceph-conf", &conf, "--storage", &here])?;
@@ -118,7 +118,7 @@ fn pool(cx: &Cx, cluster: &Cluster, runs: &Runs<'_>) -> Outcome {
     for image in [&["--image", "ceph:/run-image", "--pool", pools.name()][..], &["--image", &here]] {
         let said = shell::run(&mut runs.bare(&[image, &upper].concat()))?;
         ensure!(said.starts_with("more\n") && said.contains(pools.name()), "{image:?}: {said}");
-        runs.nothing_is_left()?;
+        runs.check_no_leftovers()?;
     }
     Ok(())
 }

@@ -33,7 +33,7 @@ pub(super) fn layouts(cx: &Cx, cluster: &mut Cluster) -> Outcome {
         ["oci:ceph:/layout:v1", "oci:ceph:/layout", "ceph:/layout", "oci:ceph:/odd:v1", "oci:ceph:odd:v1:v1"]
     {
         ensure_eq!(shell::run(&mut run(&runs, image))?, SAID, "{image}");
-        runs.nothing_is_left()?;
+        runs.check_no_leftovers()?;
         ensure_eq!(names(&runs.state.join("layers"))?.len(), 2, "{image}: layers");
     }
     // An upper layer may be there as well.
@@ -52,14 +52,14 @@ pub(super) fn layouts(cx: &Cx, cluster: &mut Cluster) -> Outcome {
         "cat /opaque/above; echo x > /srv/x",
     ]);
     ensure_eq!(shell::run(&mut command)?, "above", "with an upper layer there");
-    runs.nothing_is_left()?;
+    runs.check_no_leftovers()?;
     ensure_eq!(cluster.names("layout-kept/upper/srv")?, ["x"], "the upper layer");
 
     for (number, (blob, cause)) in layout::damaged(&dir)?.enumerate() {
         let (name, own) = (format!("damaged{number}"), runs.elsewhere(cx.dir.join(format!("state{number}"))));
         cluster.put(&dir, &name)?;
         shell::refused(run(&own, &format!("oci:ceph:/{name}:v1")).env("VELLUM_LOG", "error"), &cause)?;
-        own.nothing_is_left()?;
+        own.check_no_leftovers()?;
         fs::write(&blob.path, blob.contents)?;
     }
     for (image, word) in [
@@ -68,7 +68,7 @@ pub(super) fn layouts(cx: &Cx, cluster: &mut Cluster) -> Outcome {
         ("oci:ceph:/nowhere:v1", "ceph:/nowhere"),
     ] {
         shell::refused(&mut run(&runs, image), word)?;
-        runs.nothing_is_left()?;
+        runs.check_no_leftovers()?;
     }
     Ok(())
 }

@@ -115,7 +115,7 @@ impl Reader {
         Ok(Self { child, to, from })
     }
 
-    fn says(&mut self) -> Outcome<String> {
+    fn read_line(&mut self) -> Outcome<String> {
         let mut line = String::new();
         self.from.read_line(&mut line)?;
         Ok(line.trim().to_owned())
@@ -124,7 +124,7 @@ impl Reader {
     fn again(&mut self) -> Outcome<String> {
         let to = self.to.as_mut().ok_or("none").doing("its input")?;
         to.write_all(b"again\n")?;
-        self.says()
+        self.read_line()
     }
 
     /// Its part of shared memory that is no file's pages, in bytes: where others have a page mapped, too, that counts in part.
@@ -182,7 +182,7 @@ pub(super) fn mapped(cx: &Cx, cluster: &mut Cluster) -> Outcome {
     let before = (reads(&one)?, reads(&two)?);
     let mut readers = [Reader::start(&one, &pools)?, Reader::start(&two, &pools)?];
     for reader in &mut readers {
-        ensure_eq!(reader.says()?, right, "mapped");
+        ensure_eq!(reader.read_line()?, right, "mapped");
     }
     ensure_eq!((reads(&one)?, reads(&two)?), before, "requests to read what is mapped");
     let shared: Vec<u64> = readers.iter().map(Reader::shared).collect::<Outcome<_>>()?;
@@ -196,7 +196,7 @@ pub(super) fn mapped(cx: &Cx, cluster: &mut Cluster) -> Outcome {
     // They go on, whoever serves, and so does who comes later.
     kill(&one)?;
     let mut third = Reader::start(&two, &pools)?;
-    ensure_eq!(third.says()?, right, "mapped by way of another service");
+    ensure_eq!(third.read_line()?, right, "mapped by way of another service");
     for reader in &mut readers {
         ensure_eq!(reader.again()?, right, "mapped before the service died");
     }

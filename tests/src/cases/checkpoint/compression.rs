@@ -36,10 +36,10 @@ pub(super) fn sizes(scene: &Scene<'_>, name: &str) -> Outcome<(u64, u64)> {
 
 /// Packed in any case, and not at all: both go on.
 pub(super) fn zstd(cx: &Cx) -> Outcome {
-    goes_on_packed(&Scene::with_host_programs(cx)?.in_a_store(512)?, "zzstd")
+    resume_packed(&Scene::with_host_programs(cx)?.in_a_store(512)?, "zzstd")
 }
 
-fn goes_on_packed(scene: &Scene<'_>, name: &str) -> Outcome {
+fn resume_packed(scene: &Scene<'_>, name: &str) -> Outcome {
     let first = start(scene, name)?;
     for (compress, at) in [("none", "plain"), ("zstd:1", "packed"), ("auto", "auto")] {
         scene.checkpoint(&[name, "--leave-running", "--name", at, "--compress", compress])?;
@@ -63,12 +63,12 @@ fn goes_on_packed(scene: &Scene<'_>, name: &str) -> Outcome {
         &mut scene.command(&["checkpoint", name, "--to", &scene.to(), "--compress", "zstd:20"]),
         "1 to 19",
     )?;
-    scene.nothing_is_left()
+    scene.check_no_leftovers()
 }
 
 pub(super) fn directory_zstd(cx: &Cx) -> Outcome {
     let scene = Scene::with_host_programs(cx)?;
-    goes_on_packed(&scene, "dzstd")?;
+    resume_packed(&scene, "dzstd")?;
     let again = scene.restore("packed", &[])?;
     again.says_more()?;
     scene.checkpoint(&["dzstd", "--name", "next", "--parent", "plain", "--compress", "none"])?;
@@ -83,23 +83,23 @@ pub(super) fn directory_zstd(cx: &Cx) -> Outcome {
         ensure_eq!(restored.ends()?, 3, "{at}");
     }
     // A page that is not what was written is no page: no container goes on with it.
-    let object = scene.kept("packed").join("object");
+    let object = scene.checkpoint_dir("packed").join("object");
     let mut bytes = fs::read(&object)?;
     let length = bytes.len();
     bytes.get_mut(length / 10..length / 2).into_iter().flatten().for_each(|byte| *byte ^= 1);
     fs::write(&object, &bytes)?;
     let damaged = scene.restore("packed", &[])?;
     ensure!(![0, 3].contains(&damaged.ends()?), "what is damaged was restored");
-    let said = damaged.said()?;
+    let said = damaged.output_text()?;
     ensure!(said.lines().last().is_some_and(|line| line.contains("not what was written")), "{said}");
     // Cut off, it is no checkpoint.
     bytes.truncate(length / 2);
     fs::write(&object, &bytes)?;
     shell::refused(
-        &mut scene.command(&["restore", &scene.kept("packed").display().to_string()]),
+        &mut scene.command(&["restore", &scene.checkpoint_dir("packed").display().to_string()]),
         "no checkpoint",
     )?;
-    scene.nothing_is_left()
+    scene.check_no_leftovers()
 }
 
 /// What the program has in memory and in its file, in one number.
@@ -109,8 +109,8 @@ pub(super) fn digest(of: &VellumProcess) -> Outcome<String> {
     of.signal(Signal::USR1)?;
     let digest =
         |said: &str| said.lines().rev().find_map(|line| line.strip_prefix("digest ").map(str::to_owned));
-    eventually("it says its digest", || Ok(digest(&of.said()?).is_some()))?;
-    match digest(&of.said()?) {
+    eventually("it says its digest", || Ok(digest(&of.output_text()?).is_some()))?;
+    match digest(&of.output_text()?) {
         Some(digest) => Ok(digest),
         None => fail("no digest"),
     }
@@ -139,7 +139,7 @@ pub(super) fn chain_of(scene: &Scene<'_>, name: &str, manner: &[&str]) -> Outcom
     first.says_more()?;
     // From now on nothing changes.
     fs::write(scene.merged(name)?.join("srv/hold"), "")?;
-    eventually("it holds", || Ok(first.said()?.contains("holds")))?;
+    eventually("it holds", || Ok(first.output_text()?.contains("holds")))?;
     take("full", &[])?;
     take("last", &["--parent", "next"])?;
     let (whole, next, last) = (sizes(scene, "full")?, sizes(scene, "next")?, sizes(scene, "last")?);
@@ -177,7 +177,7 @@ pub(super) fn chain_of(scene: &Scene<'_>, name: &str, manner: &[&str]) -> Outcom
     ensure_eq!(digest(&restored)?, before, "what the other one has");
     restored.signal(Signal::TERM)?;
     restored.ends()?;
-    scene.nothing_is_left()
+    scene.check_no_leftovers()
 }
 
 /// Killed at any moment while it is packed, or out of space: the container goes on, and those that are there are whole.
@@ -234,5 +234,5 @@ pub(super) fn interrupted(cx: &Cx) -> Outcome {
         restored.signal(Signal::TERM)?;
         ensure_eq!(restored.ends()?, 3, "{name}");
     }
-    scene.nothing_is_left()
+    scene.check_no_leftovers()
 }

@@ -46,9 +46,9 @@ fn goes_on(cx: &Cx, scene: &Scene<'_>, [pool, other]: &[String; 2]) -> Outcome {
     let name = pool.replace("test-ck", "ids");
     let start = ["--name", &name, "--pool", pool, "-v", &shown[0], "-v", &shown[1], "sh", "-c", &program];
     let first = scene.start(&start)?;
-    is_as_it_was(scene, &name, &first, &volume)?;
+    check_unchanged(scene, &name, &first, &volume)?;
     scene.checkpoint(&[&name, "--leave-running"])?;
-    is_as_it_was(scene, &name, &first, &volume)?;
+    check_unchanged(scene, &name, &first, &volume)?;
     for millis in [30, 80, 140, 220] {
         let mut child = scene.taking(&name, Path::new(&scene.to())).spawn()?;
         std::thread::sleep(Duration::from_millis(millis));
@@ -59,8 +59,10 @@ fn goes_on(cx: &Cx, scene: &Scene<'_>, [pool, other]: &[String; 2]) -> Outcome {
     eventually("it can be kept again", || Ok(scene.checkpoint(&[&name, "--leave-running"]).is_ok()))?;
     scene.checkpoint(&[&name, "--name", "packed", "--compress", "zstd:1"])?;
     ensure_eq!(first.ends()?, 137, "the container that has ended");
-    let (kept, packed) =
-        (scene.kept(&name).display().to_string(), scene.kept("packed").display().to_string());
+    let (kept, packed) = (
+        scene.checkpoint_dir(&name).display().to_string(),
+        scene.checkpoint_dir("packed").display().to_string(),
+    );
     let refused = ["restore", "--state", &scene.state(), &packed, "--pool", other];
     shell::refused(&mut scene.command(&refused), &format!("--uid-range {START}:{COUNT}"))?;
     let kept_name = name.clone();
@@ -86,25 +88,25 @@ fn goes_on(cx: &Cx, scene: &Scene<'_>, [pool, other]: &[String; 2]) -> Outcome {
         Ok(scene.vellum(&other).is_ok() && (0..4).all(is_away))
     })?;
     let second = scene.restore("packed", &[])?;
-    is_as_it_was(scene, &name, &second, &volume)?;
+    check_unchanged(scene, &name, &second, &volume)?;
     scene.checkpoint(&[&name])?;
     second.ends()?;
     no_group_is_left(&name)?;
     let third = scene.restore(&name, &[])?;
-    is_as_it_was(scene, &name, &third, &volume)?;
+    check_unchanged(scene, &name, &third, &volume)?;
     let owner = Path::new(&kept).join("object").metadata()?;
     ensure_eq!((owner.uid(), owner.mode() & 0o777), (0, 0o600), "who reads images");
     ensure_eq!(Path::new(&kept).metadata()?.mode() & 0o777, 0o700, "who reaches them");
     drop(third);
-    scene.nothing_is_left()?;
+    scene.check_no_leftovers()?;
     no_group_is_left(&name)
 }
 
 /// It counts on, as nobody of the host, and files belong to whom they belonged.
-fn is_as_it_was(scene: &Scene<'_>, name: &str, going: &VellumProcess, volume: &Path) -> Outcome {
+fn check_unchanged(scene: &Scene<'_>, name: &str, going: &VellumProcess, volume: &Path) -> Outcome {
     going.says_more()?;
     going.says_more()?;
-    let said = going.said()?;
+    let said = going.output_text()?;
     let last = said.lines().rev().nth(1).unwrap_or_default().to_owned();
     ensure!(last.ends_with(" 33 words"), "what it sees: {last}");
     let numbers = said.lines().filter_map(|line| line.split(' ').next()?.parse::<u32>().ok());

@@ -69,12 +69,12 @@ impl<'a> Ground<'a> {
         for pool in &self.pools {
             eventually("the pool goes", || Ok(self.scene.vellum(&["pool", "delete", pool]).is_ok()))?;
         }
-        self.scene.nothing_is_left()
+        self.scene.check_no_leftovers()
     }
 }
 
 fn counts(going: &VellumProcess) -> Outcome<Counts> {
-    let said = going.said()?;
+    let said = going.output_text()?;
     if let Some(bad) = said.lines().find(|line| line.starts_with("BAD")) {
         return fail(bad.to_owned());
     }
@@ -85,7 +85,7 @@ fn counts(going: &VellumProcess) -> Outcome<Counts> {
 }
 
 /// Waits until it reads from mappings, and with `opens` opens by rings, more than so far.
-fn goes_on_by_the_library(going: &VellumProcess, opens: bool) -> Outcome {
+fn wait_for_library_use(going: &VellumProcess, opens: bool) -> Outcome {
     going.says_more()?;
     let before = counts(going)?;
     eventually(&format!("more than {before:?}"), || {
@@ -99,26 +99,26 @@ fn goes_on_by_the_library(going: &VellumProcess, opens: bool) -> Outcome {
 pub(super) fn library(cx: &Cx) -> Outcome {
     let ground = Ground::new(cx)?;
     let first = ground.start()?;
-    goes_on_by_the_library(&first, true)?;
+    wait_for_library_use(&first, true)?;
     for _ in 0..2 {
         ground.scene.checkpoint(&["works", "--leave-running"])?;
         first.says_more()?;
         counts(&first)?;
     }
-    goes_on_by_the_library(&first, true)?;
+    wait_for_library_use(&first, true)?;
     ground.scene.vellum(&["pool", "restart", &ground.pools[0]])?;
-    goes_on_by_the_library(&first, true)?;
+    wait_for_library_use(&first, true)?;
     ground.scene.checkpoint(&["works"])?;
     ensure_eq!(first.ends()?, 137, "the container that has ended");
     counts(&first)?;
     ground.scene.vellum(&["pool", "restart", &ground.pools[0]])?;
     let second = ground.scene.restore("works", &[])?;
-    goes_on_by_the_library(&second, true)?;
+    wait_for_library_use(&second, true)?;
     ground.scene.checkpoint(&["works"])?;
     second.ends()?;
     // There files of the directory are another service's.
     let third = ground.scene.restore("works", &["--pool", &ground.pools[1]])?;
-    goes_on_by_the_library(&third, false)?;
+    wait_for_library_use(&third, false)?;
     counts(&third)?;
     ground.end(third)
 }
@@ -127,7 +127,7 @@ pub(super) fn library(cx: &Cx) -> Outcome {
 pub(super) fn interrupted(cx: &Cx) -> Outcome {
     let ground = Ground::new(cx)?;
     let going = ground.start()?;
-    goes_on_by_the_library(&going, true)?;
+    wait_for_library_use(&going, true)?;
     let to = ground.scene.to();
     for millis in [5, 10, 15, 20, 30, 45, 60, 90] {
         let mut child = ground.scene.taking("works", Path::new(&to)).spawn()?;

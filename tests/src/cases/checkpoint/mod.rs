@@ -111,15 +111,15 @@ fn counter(cx: &Cx) -> Outcome {
     ended?;
     scene.vellum(&["checkpoints", "delete", &scene.to(), "count", "last", "again"])?;
     ensure_eq!(fs::read_dir(scene.to())?.count(), 0, "what is left");
-    scene.nothing_is_left()
+    scene.check_no_leftovers()
 }
 
 /// Files without names, shared memory, sockets and a file of which most is in the layer below, over an end and a new beginning.
 fn python(cx: &Cx) -> Outcome {
-    keeps_what_python_has(&Scene::with_host_programs(cx)?)
+    restores_python(&Scene::with_host_programs(cx)?)
 }
 
-fn keeps_what_python_has(scene: &Scene<'_>) -> Outcome {
+fn restores_python(scene: &Scene<'_>) -> Outcome {
     fs::write(scene.image().join("srv/prog.py"), include_str!("prog.py"))?;
     fs::write(scene.image().join("srv/big"), vec![7; 4 << 20])?;
     let first = scene.start(&["--name", "py", "-v", "/usr:/usr:ro", "python3", "/srv/prog.py"])?;
@@ -134,15 +134,15 @@ fn keeps_what_python_has(scene: &Scene<'_>) -> Outcome {
     ensure!(is_partial, "{} is not partial", big.display());
     second.signal(Signal::TERM)?;
     second.ends()?;
-    scene.nothing_is_left()
+    scene.check_no_leftovers()
 }
 
 /// Redis with data, while it is written to: all of them are there afterwards, and it takes more.
 fn redis(cx: &Cx) -> Outcome {
-    keeps_what_redis_has(&Scene::with_host_programs(cx)?)
+    restores_redis(&Scene::with_host_programs(cx)?)
 }
 
-fn keeps_what_redis_has(scene: &Scene<'_>) -> Outcome {
+fn restores_redis(scene: &Scene<'_>) -> Outcome {
     shell::run(Command::new(crate::harness::source_root().join("scripts/apt")).arg("redis-tools"))?;
     std::os::unix::fs::symlink("/usr/bin/redis-check-rdb", scene.image().join("srv/redis-server"))?;
     let server = [
@@ -177,7 +177,7 @@ fn keeps_what_redis_has(scene: &Scene<'_>) -> Outcome {
     ensure_eq!(ask("get still")?, "2", "what it takes");
     second.signal(Signal::TERM)?;
     second.ends()?;
-    scene.nothing_is_left()
+    scene.check_no_leftovers()
 }
 
 /// Killed at any moment, or out of space: the container goes on, and the older checkpoint is as it was.
@@ -186,7 +186,7 @@ fn interrupted(cx: &Cx) -> Outcome {
     let counter = scene.start(&["--name", "cut-off", "sh", "-c", COUNTER])?;
     counter.says_more()?;
     scene.checkpoint(&["cut-off", "--leave-running"])?;
-    let before = fs::read(scene.kept("cut-off").join("checkpoint.json"))?;
+    let before = fs::read(scene.checkpoint_dir("cut-off").join("checkpoint.json"))?;
     for millis in [5, 40, 80, 120, 160, 240] {
         let mut command = scene.taking("cut-off", Path::new(&scene.to()));
         let mut child = command.spawn()?;
@@ -194,10 +194,10 @@ fn interrupted(cx: &Cx) -> Outcome {
         child.kill()?;
         let whole = child.wait()?.success();
         counter.says_more()?;
-        let after = fs::read(scene.kept("cut-off").join("checkpoint.json"))?;
+        let after = fs::read(scene.checkpoint_dir("cut-off").join("checkpoint.json"))?;
         serde_json::from_slice::<serde_json::Value>(&after).doing("the record")?;
         ensure!(
-            whole || after == before || scene.kept("cut-off").join("object").exists(),
+            whole || after == before || scene.checkpoint_dir("cut-off").join("object").exists(),
             "after {millis} ms"
         );
     }
@@ -273,7 +273,7 @@ fn refused(cx: &Cx) -> Outcome {
     let file = scene.image().join("srv/file");
     let time = fs::metadata(&file)?.modified()?;
     fs::write(&file, "other words\n")?;
-    let path = scene.kept("unkept").display().to_string();
+    let path = scene.checkpoint_dir("unkept").display().to_string();
     shell::refused(&mut scene.command(&["restore", &path, "--state", &scene.state()]), "has changed")?;
     fs::write(&file, "of the image\n")?;
     fs::File::options().write(true).open(&file)?.set_modified(time)?;

@@ -13,7 +13,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
-use vellum_service::store_door::{ConnectOutcome, Door};
+use vellum_service::store_server::{ConnectOutcome, StoreClient};
 
 /// The files of a store, mounted beside its checkpoints.
 struct Files<'a> {
@@ -152,7 +152,7 @@ pub(super) fn mounted(cx: &Cx) -> Outcome {
     files.unmount()?;
     eventually("all zones are free", || Ok(zones(&scene).is_ok_and(|now| now + 4 >= free)))?;
     scene.vellum(&["zoned", "check", &files.device()])?;
-    scene.nothing_is_left()
+    scene.check_no_leftovers()
 }
 
 /// One device has a container's upper layer and the checkpoints of another one: the layer is kept, and goes on with the next container.
@@ -205,7 +205,7 @@ pub(super) fn uppers(cx: &Cx) -> Outcome {
     ensure_eq!(one.ends()?, 3, "the container");
     let goes_on = format!("cat /srv/words; tail -n 1 /srv/count; echo more >>/srv/words; {COUNTER}");
     let again = starts(&scene, &["--name", "zagain", "--upper", &upper, "sh", "-c", &goes_on])?;
-    let said = again.said()?;
+    let said = again.output_text()?;
     let counted: u64 = said.lines().nth(1).and_then(|line| line.parse().ok()).unwrap_or(0);
     ensure!(said.starts_with("first\n") && counted >= number, "{number} was said: {said}");
     let restored = scene.restore("kept", &[])?;
@@ -226,9 +226,9 @@ pub(super) fn uppers(cx: &Cx) -> Outcome {
     let words = format!("{device}/of/one");
     let says = format!("cat /srv/words; {COUNTER}");
     let third = starts(&scene, &["--name", "zagain", "--upper", &words, "sh", "-c", &says])?;
-    ensure!(third.said()?.starts_with("first\nmore\n"), "{}", third.said()?);
+    ensure!(third.output_text()?.starts_with("first\nmore\n"), "{}", third.output_text()?);
     drop(third);
-    scene.nothing_is_left()?;
+    scene.check_no_leftovers()?;
     let device = device.trim_start_matches("zoned:");
     eventually("the store is free and whole", || Ok(scene.vellum(&["zoned", "check", device]).is_ok()))
 }
@@ -237,7 +237,7 @@ pub(super) fn uppers(cx: &Cx) -> Outcome {
 fn starts(scene: &Scene<'_>, arguments: &[&str]) -> Outcome<VellumProcess> {
     let mut going = scene.start(arguments)?;
     eventually("it says what was kept, and goes on", || {
-        let (has_ended, said) = (going.has_ended()?, going.said()?);
+        let (has_ended, said) = (going.has_ended()?, going.output_text()?);
         if has_ended {
             ensure!(said.contains("has the store open"), "it has ended: {said}");
             going = scene.start(arguments)?;
@@ -292,7 +292,7 @@ pub(super) fn interrupted(cx: &Cx) -> Outcome {
     restored.says_more()?;
     drop(restored);
     drop(counter);
-    scene.nothing_is_left()
+    scene.check_no_leftovers()
 }
 
 /// A checkpoint of the counter that is under way: the store lets nobody else in who would change something.
@@ -302,7 +302,7 @@ fn under_way(scene: &Scene<'_>, files: &Files<'_>, name: &str, pace: &str) -> Ou
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     // One that was killed before is under way until the service knows.
     eventually("the store lets somebody in", || {
-        Ok(matches!(Door::knock(Path::new(&files.device()), true), ConnectOutcome::In(_)))
+        Ok(matches!(StoreClient::connect(Path::new(&files.device()), true), ConnectOutcome::In(_)))
     })?;
     let (begun, command) = (RefCell::new(None), RefCell::new(command));
     eventually("it is under way", || {
@@ -312,7 +312,10 @@ fn under_way(scene: &Scene<'_>, files: &Files<'_>, name: &str, pace: &str) -> Ou
             none => none.insert(command.borrow_mut().spawn()?),
         };
         if child.try_wait()?.is_none() {
-            return Ok(matches!(Door::knock(Path::new(&files.device()), true), ConnectOutcome::No(_)));
+            return Ok(matches!(
+                StoreClient::connect(Path::new(&files.device()), true),
+                ConnectOutcome::No(_)
+            ));
         }
         // Whoever looks is in its way, if that is at the same moment.
         let output = begun.take().map(Child::wait_with_output).transpose()?;

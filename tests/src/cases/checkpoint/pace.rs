@@ -26,7 +26,8 @@ pub(super) fn paced(cx: &Cx) -> Outcome {
         let pace = pace.map(|pace| vec!["--pace", pace]).unwrap_or_default();
         take(at, &[&["--leave-running"][..], &pace].concat())?;
         first.says_more()?;
-        let mut files: Vec<_> = fs::read_dir(scene.kept(at))?.flatten().map(|one| one.file_name()).collect();
+        let mut files: Vec<_> =
+            fs::read_dir(scene.checkpoint_dir(at))?.flatten().map(|one| one.file_name()).collect();
         files.sort();
         ensure_eq!(files, ["checkpoint.json", "object"], "{at}: its files");
     }
@@ -72,7 +73,8 @@ pub(super) fn interrupted(cx: &Cx) -> Outcome {
         scene.checkpoint(&[&["paced-cut", "--leave-running", "--name", name][..], &manner].concat())?;
     }
     let record = |name: &str| -> Outcome<serde_json::Value> {
-        serde_json::from_slice(&fs::read(scene.kept(name).join("checkpoint.json"))?).doing("the record")
+        serde_json::from_slice(&fs::read(scene.checkpoint_dir(name).join("checkpoint.json"))?)
+            .doing("the record")
     };
     let mut before = record("cut")?;
     for (turn, millis) in [5, 40, 80, 120, 160, 200, 260, 320, 400, 500, 600].into_iter().enumerate() {
@@ -130,5 +132,5 @@ pub(super) fn interrupted(cx: &Cx) -> Outcome {
     let restored = scene.restore("cut", &[])?;
     restored.says_more()?;
     drop(restored);
-    scene.nothing_is_left()
+    scene.check_no_leftovers()
 }

@@ -21,7 +21,7 @@ pub(super) fn memory(cx: &Cx) -> Outcome {
         ensure!(show("always")?.contains(" before"), "no first pass");
     } else {
         shell::refused(&mut taking, "CONFIG_MEM_SOFT_DIRTY")?;
-        ensure!(!scene.kept("always").exists(), "it is there");
+        ensure!(!scene.checkpoint_dir("always").exists(), "it is there");
     }
     let mut other = scene.taking("ahead", Path::new(&scene.to()));
     shell::refused(other.args(["--memory-ahead", "twice"]), "auto, none or always")?;
@@ -38,7 +38,7 @@ pub(super) fn memory(cx: &Cx) -> Outcome {
     ensure_eq!(first.ends()?, 3, "the container");
     for passes in ["one", "two"] {
         if passes == "two" {
-            in_two_passes(&scene.kept("old"))?;
+            in_two_passes(&scene.checkpoint_dir("old"))?;
             ensure!(show("old")?.contains("and 0.01 s before"), "{}", show("old")?);
         }
         let restored = scene.restore("old", &[])?;
@@ -51,13 +51,13 @@ pub(super) fn memory(cx: &Cx) -> Outcome {
     last.says_more()?;
     ensure!(last.last_number() > said, "{} after {said}", last.last_number());
     drop(last);
-    scene.nothing_is_left()
+    scene.check_no_leftovers()
 }
 
 /// A checkpoint as that version took it. It had the runtime write the images, and copied the layer.
 fn taken_by_vellum_0_2(scene: &Scene<'_>, container: &str, name: &str) -> Outcome {
     scene.checkpoint(&[container, "--leave-running", "--name", name])?;
-    let (kept, dir) = (scene.kept(name), scene.merged(container)?.with_file_name(""));
+    let (kept, dir) = (scene.checkpoint_dir(name), scene.merged(container)?.with_file_name(""));
     let record = kept.join("checkpoint.json");
     let mut text: serde_json::Value = serde_json::from_slice(&fs::read(&record)?).doing("the record")?;
     text["format"] = 1.into();

@@ -37,15 +37,15 @@ fn take_root_for_another(image: &Path) -> Outcome {
 /// All that was acknowledged before a checkpoint is there after it, and the client's connection goes on: from the one that left it running, and
 /// from the one that ended it.
 pub(super) fn postgresql(cx: &Cx) -> Outcome {
-    keeps_what_postgresql_has(&Scene::with_host_programs(cx)?)
+    restores_postgresql(&Scene::with_host_programs(cx)?)
 }
 
 /// In a store.
 pub(super) fn zoned_postgresql(cx: &Cx) -> Outcome {
-    keeps_what_postgresql_has(&Scene::with_host_programs(cx)?.in_a_store(1024)?)
+    restores_postgresql(&Scene::with_host_programs(cx)?.in_a_store(1024)?)
 }
 
-fn keeps_what_postgresql_has(scene: &Scene<'_>) -> Outcome {
+fn restores_postgresql(scene: &Scene<'_>) -> Outcome {
     shell::run(Command::new(crate::harness::source_root().join("scripts/apt")).arg("postgresql"))?;
     let newest = shell::run(&mut shell::bash("ls /usr/lib/postgresql | sort -n | tail -1"))?;
     if newest.trim().parse::<u32>().doing("the version of PostgreSQL")? < OLDEST {
@@ -79,13 +79,13 @@ fn keeps_what_postgresql_has(scene: &Scene<'_>) -> Outcome {
         ensure!(restored.last_number() > least, "{checkpoint}: lost what was acknowledged");
         restored.signal(Signal::TERM)?;
         eventually("it looks at its data", || {
-            Ok(restored.has_ended()? || restored.said()?.contains("whole"))
+            Ok(restored.has_ended()? || restored.output_text()?.contains("whole"))
         })?;
-        let said = restored.said()?;
+        let said = restored.output_text()?;
         ensure!(said.contains("whole"), "{checkpoint}: {said}");
         restored.ends()?;
     }
-    scene.nothing_is_left()
+    scene.check_no_leftovers()
 }
 
 /// Connections go on where they were, with what is under way in them.
@@ -107,5 +107,5 @@ pub(super) fn web(cx: &Cx) -> Outcome {
         restored.says_more()?;
         ensure!(checkpoint == "running" || restored.last_number() > served, "requests were lost");
     }
-    scene.nothing_is_left()
+    scene.check_no_leftovers()
 }

@@ -85,7 +85,7 @@ pub(super) fn moves(cx: &Cx) -> Outcome {
     ] {
         shell::refused(&mut sending(&scene, "stream", arguments), word)?;
     }
-    scene.nothing_is_left()
+    scene.check_no_leftovers()
 }
 
 /// Whoever reads it goes, or it is killed: the container goes on, and nothing begins elsewhere.
@@ -121,9 +121,9 @@ pub(super) fn interrupted(cx: &Cx) -> Outcome {
         if sender.wait()?.success() {
             break;
         }
-        ensure_eq!(second.ends()?, 2, "what was cut off after {millis} ms: {}", second.said()?);
+        ensure_eq!(second.ends()?, 2, "what was cut off after {millis} ms: {}", second.output_text()?);
         counter.says_more()?;
     }
     drop(counter);
-    scene.nothing_is_left()
+    scene.check_no_leftovers()
 }

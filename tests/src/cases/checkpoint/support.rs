@@ -105,7 +105,7 @@ impl<'a> Scene<'a> {
         self.to.clone()
     }
 
-    pub(in crate::cases) fn kept(&self, name: &str) -> PathBuf {
+    pub(in crate::cases) fn checkpoint_dir(&self, name: &str) -> PathBuf {
         Path::new(&self.to()).join(name)
     }
 
@@ -143,7 +143,7 @@ impl<'a> Scene<'a> {
 
     /// `vellum restore` of one of the checkpoints.
     pub(in crate::cases) fn restore(&self, name: &str, more: &[&str]) -> Outcome<VellumProcess> {
-        let (state, path) = (self.state(), self.kept(name).display().to_string());
+        let (state, path) = (self.state(), self.checkpoint_dir(name).display().to_string());
         self.going(&[&["restore", "--state", &state, &path][..], more].concat())
     }
 
@@ -217,19 +217,19 @@ impl<'a> Scene<'a> {
         Ok(self.merged(name)?.with_file_name("private").join("upper"))
     }
 
-    pub(in crate::cases) fn nothing_is_left(&self) -> Outcome {
-        self.runs.nothing_is_left()
+    pub(in crate::cases) fn check_no_leftovers(&self) -> Outcome {
+        self.runs.check_no_leftovers()
     }
 }
 
 impl VellumProcess {
-    pub(in crate::cases) fn said(&self) -> Outcome<String> {
+    pub(in crate::cases) fn output_text(&self) -> Outcome<String> {
         Ok(fs::read_to_string(&self.said)?)
     }
 
     /// The last number that it has said.
     pub(super) fn last_number(&self) -> u64 {
-        let said = self.said().unwrap_or_default();
+        let said = self.output_text().unwrap_or_default();
         said.lines().rev().find_map(|line| line.trim().parse().ok()).unwrap_or(0)
     }
 

@@ -1,7 +1,7 @@
 //! Checkpoints in the store of a zoned device, here in a file that is used like one.
 
 use super::support::{Scene, eventually};
-use super::{COUNTER, keeps_what_python_has, keeps_what_redis_has};
+use super::{COUNTER, restores_python, restores_redis};
 use crate::harness::outcome::{DuringContext, Outcome, ensure, ensure_eq};
 use crate::harness::{Cx, shell};
 use rustix::process::Signal;
@@ -59,15 +59,15 @@ pub(super) fn counter(cx: &Cx) -> Outcome {
     scene.vellum(&["checkpoints", "delete", &scene.to(), "zcount", "last", "again"])?;
     ensure_eq!(zones(&scene)?, free, "free zones");
     scene.vellum(&["zoned", "check", scene.to().trim_start_matches("zoned:")])?;
-    scene.nothing_is_left()
+    scene.check_no_leftovers()
 }
 
 pub(super) fn python(cx: &Cx) -> Outcome {
-    keeps_what_python_has(&Scene::with_host_programs(cx)?.in_a_store(512)?)
+    restores_python(&Scene::with_host_programs(cx)?.in_a_store(512)?)
 }
 
 pub(super) fn redis(cx: &Cx) -> Outcome {
-    keeps_what_redis_has(&Scene::with_host_programs(cx)?.in_a_store(512)?)
+    restores_redis(&Scene::with_host_programs(cx)?.in_a_store(512)?)
 }
 
 /// Objects are; of the two copies of metadata one may be the older one after a kill, which the next command that writes mends.
@@ -137,7 +137,7 @@ pub(super) fn interrupted(cx: &Cx) -> Outcome {
     all_is_whole(&scene, &device)?;
     counter.signal(Signal::TERM)?;
     ensure_eq!(counter.ends()?, 3, "the container's end");
-    scene.nothing_is_left()
+    scene.check_no_leftovers()
 }
 
 /// A store that becomes full while CRIU writes: the container goes on, and the older checkpoint of that name is as it was.
@@ -167,7 +167,7 @@ pub(super) fn full(cx: &Cx) -> Outcome {
     let restored = scene.restore("one", &[])?;
     restored.says_more()?;
     drop(restored);
-    scene.nothing_is_left()
+    scene.check_no_leftovers()
 }
 
 /// What cannot be is refused in one line, and changes nothing.
@@ -210,5 +210,5 @@ pub(super) fn refused(cx: &Cx) -> Outcome {
     ensure!(listed.contains("junk") && listed.contains("cannot be read"), "{listed}");
     shell::refused(&mut scene.command(&["restore", &format!("{}/junk", scene.to())]), "no checkpoint")?;
     drop(counter);
-    scene.nothing_is_left()
+    scene.check_no_leftovers()
 }

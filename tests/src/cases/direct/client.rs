@@ -209,7 +209,7 @@ impl Program {
     }
 
     /// The file of a name that is found.
-    pub(super) fn found(&self, dir: u64, name: &str) -> Outcome<File> {
+    pub(super) fn open_existing(&self, dir: u64, name: &str) -> Outcome<File> {
         settled(|| self.find(dir, name))?.or_else(status)
     }
 

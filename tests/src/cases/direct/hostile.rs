@@ -114,7 +114,7 @@ sys.stdin.read()
 "#;
 
 /// Whatever a program sends, the service goes on hearing who mounts and who asks for a ring.
-pub(super) fn sends_what_waits(cx: &Cx) -> Outcome {
+pub(super) fn sends_lingering_sockets(cx: &Cx) -> Outcome {
     const SOON: Duration = Duration::from_secs(20);
     if !shell::have("python3") {
         return skip("python3 is missing: run make deps");

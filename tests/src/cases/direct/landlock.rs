@@ -128,7 +128,7 @@ enum DomainRights {
 }
 
 /// A domain is noticed by whatever right it knows of, also where it grants all that it knows of everywhere.
-pub(super) fn whatever_it_knows_of(cx: &Cx) -> Outcome {
+pub(super) fn any_handled_right(cx: &Cx) -> Outcome {
     let ground = Ground::new(cx, |_| Ok(()))?;
     let (socket, dir) = (&ground.socket, ground.path("new"));
     // Without a proof.

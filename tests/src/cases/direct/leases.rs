@@ -41,7 +41,7 @@ pub(super) fn leases(cx: &Cx) -> Outcome {
         Ok(())
     })?;
     ensure!(begin.elapsed() < SOON, "it took {:?}", begin.elapsed());
-    vellum_sys::give_lease_back(holder.as_fd())?;
+    vellum_sys::release_lease(holder.as_fd())?;
     OpenOptions::new().write(true).open(ground.path("new/file"))?.write_all(b"written")?;
     // What is given out has the flags that were asked for.
     drop(program.opened(dir, "flags", O_CREAT | O_EXCL | O_WRONLY, 0o644)?);

@@ -39,9 +39,9 @@ const PASSTHROUGH: Profile = Profile::Passthrough;
 pub(super) const CASES: &[Case] = &[
     Case::of(PASSTHROUGH, "direct/seen-by-all", 60, seen_by_all),
     Case::of(PASSTHROUGH, "direct/believed-before", 60, believed_before),
-    Case::of(PASSTHROUGH, "direct/what-is-refused", 60, refused),
+    Case::of(PASSTHROUGH, "direct/refusals", 60, refused),
     Case::of(PASSTHROUGH, "direct/forged-marks", 60, forged_marks::forged),
-    Case::of(PASSTHROUGH, "direct/nobody-gains", 60, nobody_gains),
+    Case::of(PASSTHROUGH, "direct/nobody-gains", 60, access_control),
     Case::of(PASSTHROUGH, "direct/as-a-model", 120, as_a_model),
     Case::of(PASSTHROUGH, "direct/directories", 60, directories::directories),
     Case::of(PASSTHROUGH, "direct/unseen", 60, unknown_directories::unseen),
@@ -62,9 +62,9 @@ pub(super) const CASES: &[Case] = &[
     Case::of(PASSTHROUGH, "direct/takes-nothing", 60, hostile::takes_nothing),
     Case::of(PASSTHROUGH, "direct/without-descriptors", 60, hostile::without_descriptors),
     Case::of(PASSTHROUGH, "direct/set-user-id", 60, hostile::set_user_id),
-    Case::of(PASSTHROUGH, "direct/sends-what-waits", 60, hostile::sends_what_waits),
+    Case::of(PASSTHROUGH, "direct/lingering-sockets", 60, hostile::sends_lingering_sockets),
     Case::of(PASSTHROUGH, "direct/started-in-a-domain", 60, landlock::started_in_a_domain),
-    Case::of(PASSTHROUGH, "direct/whatever-a-domain-knows-of", 60, landlock::whatever_it_knows_of),
+    Case::of(PASSTHROUGH, "direct/any-handled-right", 60, landlock::any_handled_right),
     Case::of(Profile::Cached, "direct/not-in-cached", 60, not_in_cached),
 ];
 
@@ -186,7 +186,7 @@ fn believed_before(cx: &Cx) -> Outcome {
     ensure_eq!(fs::read_dir(&new)?.count(), 2, "names afterwards");
     fs::write(new.join("later"), "by the kernel")?;
     let mut text = String::new();
-    program.found(dir, "later")?.read_to_string(&mut text)?;
+    program.open_existing(dir, "later")?.read_to_string(&mut text)?;
     ensure_eq!(text, "by the kernel", "what the kernel has made, by the program");
     let after = fs::metadata(&new)?;
     let times = [&before, &after].map(|attr| (attr.mtime(), attr.mtime_nsec()));
@@ -305,7 +305,7 @@ fn refused(cx: &Cx) -> Outcome {
 }
 
 /// Who may not, may not by a ring; and who does not keep to the rules hurts only himself.
-fn nobody_gains(cx: &Cx) -> Outcome {
+fn access_control(cx: &Cx) -> Outcome {
     let ground = Ground::new(cx, |_| Ok(()))?;
     fs::write(ground.path("new/secret"), "secret")?;
     fs::set_permissions(ground.path("new/secret"), fs::Permissions::from_mode(0o600))?;
@@ -380,7 +380,7 @@ fn nobody_gains(cx: &Cx) -> Outcome {
     Ok(())
 }
 
-/// What the process does that [`nobody_gains`] starts: the socket, and a directory of user 1000.
+/// What the process does that [`access_control`] starts: the socket, and a directory of user 1000.
 pub(crate) fn program(args: &[String]) -> ExitCode {
     let [_, socket, dir] = args else { return ExitCode::FAILURE };
     match as_program(Path::new(socket), Path::new(dir)) {

@@ -68,7 +68,7 @@ pub(super) fn unseen(cx: &Cx) -> Outcome {
     }
     program.set(dir, "t/a/l", (ALL & !SET_MODE, 0), NOBODYS, times)?.or_else(status)?;
     wrong(&program, dir)?;
-    let held = program.found(dir, "t/a/b/f")?.metadata()?;
+    let held = program.open_existing(dir, "t/a/b/f")?.metadata()?;
     for (name, mode) in [("t/a", 0o40_755), ("t/a/b", 0o42_755), ("t/a/b/f", 0o100_640), ("t/a/l", 0o120_777)]
     {
         let _kept = keep_known(&new.join(name))?;
@@ -157,7 +157,7 @@ fn closed(ground: &Ground<'_>, program: &Program, dir: u64) -> Outcome {
         "through a directory without search permission"
     );
     set_mode(program, dir, "c", 0o755)?.or_else(status)?;
-    program.found(dir, "c/d/f")?;
+    program.open_existing(dir, "c/d/f")?;
     if shell::have("setfacl") {
         shell::run(Command::new("setfacl").args(["-m", "u:1000:rwx"]).arg(ground.path("new/c")))?;
         let found = forgotten(|| program.find(dir, "c/d/f"))?;

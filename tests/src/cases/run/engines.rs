@@ -369,7 +369,7 @@ pub(super) fn vellum(cx: &Cx) -> Outcome {
         ensure!(!is_refused || why.lines().count() == 1, "{}: {why}", row.input);
         let said = String::from_utf8_lossy(&output.stdout);
         answers += &format!("{}\n", if is_refused { REFUSED } else { said.trim() });
-        runs.nothing_is_left()?;
+        runs.check_no_leftovers()?;
     }
     compare("vellum", &answers, &rows, |row| row.vellum)
 }

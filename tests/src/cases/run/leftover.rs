@@ -77,5 +77,5 @@ fn by(runs: &Runs<'_>, runtime: &str) -> Outcome {
     shell::run(&mut others.command("rm", &["--force", "alive"]))?;
     ensure_eq!(alive.0.wait()?.code(), Some(137), "{runtime}: exit status");
     ensure_eq!(others.ps()?, [], "{runtime}: what is left");
-    runs.nothing_is_left()
+    runs.check_no_leftovers()
 }

@@ -79,7 +79,7 @@ fn tree(cx: &Cx) -> Outcome {
     );
     let said = shell::run(Command::new("script").args(["-qec", &line, "/dev/null"]).stdin(Stdio::null()))?;
     ensure!(said.contains("/dev/"), "no terminal: {said}");
-    runs.nothing_is_left()
+    runs.check_no_leftovers()
 }
 
 /// Each option does what podman's of this name does.
@@ -219,7 +219,7 @@ fn layout(cx: &Cx) -> Outcome {
     let run = |arguments: &[&str]| -> Outcome<String> {
         let mut command = runs.bare(&["--image", &shown]);
         let said = shell::run(command.args(arguments))?;
-        runs.nothing_is_left()?;
+        runs.check_no_leftovers()?;
         Ok(said)
     };
     // Several at once unpack it, and do not disturb each other.
@@ -253,7 +253,7 @@ fn layout(cx: &Cx) -> Outcome {
     for (blob, cause) in layout::damaged(&dir)? {
         let own = runs.elsewhere(cx.dir.join("state-of-its-own").join(&cause));
         shell::refused(own.bare(&["--image", &shown]).env("VELLUM_LOG", "error"), &cause)?;
-        own.nothing_is_left()?;
+        own.check_no_leftovers()?;
         fs::write(&blob.path, blob.contents)?;
     }
     // What is no file is not waited for.
@@ -264,7 +264,7 @@ fn layout(cx: &Cx) -> Outcome {
         // A layer that has been unpacked is not read again.
         let own = runs.elsewhere(cx.dir.join(format!("state-without-file-{number}")));
         shell::refused(own.bare(&["--image", &shown]).env("VELLUM_LOG", "error"), &cause)?;
-        own.nothing_is_left()?;
+        own.check_no_leftovers()?;
         fs::rename(&kept, &path)?;
     }
     shell::refused(&mut runs.bare(&["--image", &format!("oci:{}:v2", dir.display())]), "v1")
@@ -366,7 +366,7 @@ fn in_use_elsewhere(cx: &Cx) -> Outcome {
     let held = fs::File::open(root.join("srv/file"))?;
     fs::write(root.join("srv/end"), "")?;
     ensure_eq!(started.0.wait()?.code(), Some(5), "exit status");
-    runs.nothing_is_left()?;
+    runs.check_no_leftovers()?;
     // It has ended for all.
     let said = std::io::read_to_string(&held).map_err(|e| e.raw_os_error());
     ensure_eq!(said, Err(Some(Errno::NOTCONN.raw_os_error())), "what was opened before");
@@ -387,7 +387,7 @@ fn in_use_elsewhere(cx: &Cx) -> Outcome {
     );
     shell::run(&mut shell::bash(&line))?;
     ensure!(started.0.wait()?.code() != Some(0), "it has noticed nothing");
-    runs.nothing_is_left()?;
+    runs.check_no_leftovers()?;
     ensure_eq!(runs.run(&["echo", "next"])?, "next\n", "the next one");
     Ok(())
 }
@@ -442,7 +442,7 @@ fn signals(cx: &Cx) -> Outcome {
         started.signal(signal)?;
         ensure_eq!(started.0.wait()?.code(), Some(status), "exit status after SIG{name}");
         ensure_eq!(fs::read_to_string(count.join(name))?, "x\n", "how often SIG{name} came");
-        runs.nothing_is_left()?;
+        runs.check_no_leftovers()?;
     }
     Ok(())
 }
@@ -506,7 +506,7 @@ fn preload(cx: &Cx) -> Outcome {
         runs.command(&["true"]).env("VELLUM_LIBRARY", &missing),
         &format!("VELLUM_LIBRARY {}", missing.display()),
     )?;
-    runs.nothing_is_left()
+    runs.check_no_leftovers()
 }
 
 /// What cannot be started has podman's exit statuses, and leaves nothing.
@@ -577,7 +577,7 @@ fn bad_input(cx: &Cx) -> Outcome {
     ] {
         let mut command = runs.command(arguments);
         shell::refused(command.env("VELLUM_LOG", "error"), cause)?;
-        runs.nothing_is_left()?;
+        runs.check_no_leftovers()?;
     }
     let runs = runs.elsewhere(file.clone().into());
     shell::refused(&mut runs.command(&["true"]), &file)

@@ -48,7 +48,7 @@ pub(super) fn changed(cx: &Cx) -> Outcome {
     })?;
     ensure_eq!(status, Some(5), "exit status");
     ensure_eq!(names(&victim)?, before, "directories outside of the tree");
-    runs.nothing_is_left()?;
+    runs.check_no_leftovers()?;
     let after = statat(&root, "s0", AtFlags::SYMLINK_NOFOLLOW).map(|_| ());
     ensure_eq!(after, Err(Errno::NOTCONN), "the tree, for who still has it open");
     Ok(())

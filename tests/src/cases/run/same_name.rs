@@ -37,5 +37,5 @@ pub(super) fn same_name(cx: &Cx) -> Outcome {
     ensure!(one.0.try_wait()?.is_none(), "the other one has ended, too");
     one.signal(Signal::TERM)?;
     ensure_eq!(one.0.wait()?.code(), Some(5), "exit status");
-    runs.nothing_is_left()
+    runs.check_no_leftovers()
 }

@@ -55,18 +55,18 @@ impl<'a> Runs<'a> {
     /// What a container says that ends well.
     pub(in crate::cases) fn run(&self, arguments: &[&str]) -> Outcome<String> {
         let said = shell::run(&mut self.command(arguments))?;
-        self.nothing_is_left()?;
+        self.check_no_leftovers()?;
         Ok(said)
     }
 
     pub(in crate::cases) fn output(&self, arguments: &[&str]) -> Outcome<Output> {
         let output = self.command(arguments).output()?;
-        self.nothing_is_left()?;
+        self.check_no_leftovers()?;
         Ok(output)
     }
 
     /// No container, no mount, nothing unfinished.
-    pub(in crate::cases) fn nothing_is_left(&self) -> Outcome {
+    pub(in crate::cases) fn check_no_leftovers(&self) -> Outcome {
         let left: Vec<_> = names(&self.state.join("containers"))?;
         ensure!(left.is_empty(), "containers {left:?} are left");
         let layers = names(&self.state.join("layers"))?;

@@ -26,7 +26,7 @@ pub(super) fn terminal(cx: &Cx) -> Outcome {
         let output = child.wait_with_output()?;
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         ensure!(output.status.success(), "{options}: {}: {said}", output.status);
-        runs.nothing_is_left()?;
+        runs.check_no_leftovers()?;
         Ok(said)
     };
     // Runtimes pass the size on a moment after the start.
@@ -47,5 +47,5 @@ pub(super) fn terminal(cx: &Cx) -> Outcome {
     }
     let output = child.wait_with_output()?;
     ensure_eq!(String::from_utf8_lossy(&output.stdout), "not a tty\nfrom a pipe\n", "without a terminal");
-    runs.nothing_is_left()
+    runs.check_no_leftovers()
 }

@@ -120,7 +120,7 @@ fn children(of: Pid) -> Outcome<Vec<Pid>> {
 }
 
 /// A pool whose service is being replaced has one: it is shown, and can be replaced.
-pub(super) fn asked_meanwhile(cx: &Cx) -> Outcome {
+pub(super) fn queried_during_replacement(cx: &Cx) -> Outcome {
     let pools = Pools::new(cx)?;
     pools.run("create", &[])?;
     let mount = pools.mount(&cx.layers("l", 1)?, true)?;

@@ -24,7 +24,7 @@ fn shown(root: &Path) -> Outcome<Vec<String>> {
 }
 
 /// What comes out of a line of the shell in the tree, as one line.
-fn said(root: &Path, line: &str) -> Outcome<String> {
+fn shell_output(root: &Path, line: &str) -> Outcome<String> {
     let output = shell::bash(line).current_dir(root).output()?;
     let err = String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or_default().to_owned();
     Ok(format!("{line}: {:?} {} {err}", output.status.code(), String::from_utf8_lossy(&output.stdout)))
@@ -52,13 +52,13 @@ fcntl.ioctl(f, 0x401c5820, bytes(flags))
 fcntl.ioctl(f, 0x801c581f, flags)
 print(told, struct.unpack_from(\"I\", flags)[0])'; lsattr -d {name}"
         );
-        lines.push(said(root, &script)?);
+        lines.push(shell_output(root, &script)?);
     }
     let user = "setpriv --reuid=1000 --regid=1000 --clear-groups";
     for line in ["chattr +d lower-user", "chattr +d lower-file", "lsattr lower-user lower-file"] {
-        lines.push(said(root, &format!("{user} {line}"))?);
+        lines.push(shell_output(root, &format!("{user} {line}"))?);
     }
-    lines.push(said(root, "cat lower-file lower-dir/inside; stat -c '%s %U' lower-user")?);
+    lines.push(shell_output(root, "cat lower-file lower-dir/inside; stat -c '%s %U' lower-user")?);
     Ok(lines)
 }
 
@@ -106,7 +106,7 @@ fn protections(mount: &Mount) -> Outcome {
     // Whoever has no right to it does not get further by another way.
     let user = "setpriv --reuid=1000 --regid=1000 --clear-groups";
     for flag in ["+i", "+d", "+j"] {
-        let tried = said(mount.root(), &format!("{user} chattr {flag} upper-file"))?;
+        let tried = shell_output(mount.root(), &format!("{user} chattr {flag} upper-file"))?;
         ensure!(!tried.contains("Some(0)"), "another user: {tried}");
     }
     Ok(())
@@ -146,7 +146,7 @@ pub(super) fn shared_blocks(cx: &Cx) -> Outcome {
         let taken = before.saturating_sub(free()?);
         ensure!(taken < SIZE / 2, "two copies took {taken} bytes");
         for line in ["cp --reflink=always big refused", "xfs_io -c fiemap big"] {
-            let refused = said(mount.root(), line)?;
+            let refused = shell_output(mount.root(), line)?;
             ensure!(refused.contains("Operation not supported"), "{refused}");
         }
         mount.unmount()

@@ -23,7 +23,7 @@ fn cache() -> PathBuf {
 
 /// Why there can be no tree here, if so.
 #[must_use]
-pub fn lacks() -> Option<String> {
+pub fn missing_requirement() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("working in a Debian tree needs root, for chroot".into());
     }
@@ -52,7 +52,7 @@ pub fn packages() -> PathBuf {
 }
 
 /// Fails where the cache lacks what its source did not give.
-pub fn check_there(what: &str) -> Result<()> {
+pub fn check_available(what: &str) -> Result<()> {
     if packages().join(what).exists() {
         return Ok(());
     }

@@ -51,9 +51,9 @@ impl Export for FaultExport {
         self.inner.set_owner(file, uid, gid)
     }
 
-    fn cut(&self, file: &ExportFile) -> Result<()> {
+    fn truncate_to_zero(&self, file: &ExportFile) -> Result<()> {
         self.plan.change()?;
-        self.inner.cut(file)
+        self.inner.truncate_to_zero(file)
     }
 }
 

@@ -67,7 +67,7 @@ impl Export for ObjectExport {
         object(file)?.set_owner(Some(uid), Some(gid))
     }
 
-    fn cut(&self, file: &ExportFile) -> Result<()> {
+    fn truncate_to_zero(&self, file: &ExportFile) -> Result<()> {
         object(file)?.truncate(0)
     }
 }

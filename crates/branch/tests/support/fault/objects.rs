@@ -31,7 +31,7 @@ impl FaultDir {
     }
 
     /// The directory inside, if it is wrapped at all.
-    fn bare(dir: &dyn BranchDir) -> &dyn BranchDir {
+    fn unwrapped(dir: &dyn BranchDir) -> &dyn BranchDir {
         dir.as_any().downcast_ref::<Self>().map_or(dir, |wrapped| &*wrapped.inner)
     }
 }
@@ -41,13 +41,13 @@ impl FaultFile {
         Arc::new(Self { inner, plan: Arc::clone(plan) })
     }
 
-    fn bare(file: &dyn BranchFile) -> &dyn BranchFile {
+    fn unwrapped(file: &dyn BranchFile) -> &dyn BranchFile {
         file.as_any().downcast_ref::<Self>().map_or(file, |wrapped| &*wrapped.inner)
     }
 }
 
 /// The object inside, whatever kind of wrapper it has.
-fn bare_object(object: &dyn Object) -> &dyn Object {
+fn unwrapped_object(object: &dyn Object) -> &dyn Object {
     let any = object.as_any();
     if let Some(file) = any.downcast_ref::<FaultFile>() {
         &*file.inner
@@ -119,19 +119,19 @@ impl BranchFile for FaultFile {
     fn write_at(&self, data: &[u8], offset: u64) -> Result<usize> {
         self.plan.write(|| {
             // What becomes of the torn part is nobody's business any more.
-            let _ = self.inner.write_at(data.get(..arrived(offset, data.len())).unwrap_or(data), offset);
+            let _ = self.inner.write_at(data.get(..torn_len(offset, data.len())).unwrap_or(data), offset);
         })?;
         self.inner.write_at(data, offset)
     }
 
     fn copy_range(&self, offset: u64, from: &dyn BranchFile, from_offset: u64, len: u64) -> Result<u64> {
-        let from = Self::bare(from);
+        let from = Self::unwrapped(from);
         self.plan.write(|| {
             let _ = self.inner.copy_range(
                 offset,
                 from,
                 from_offset,
-                arrived(offset, usize::try_from(len).unwrap_or(usize::MAX)) as u64,
+                torn_len(offset, usize::try_from(len).unwrap_or(usize::MAX)) as u64,
             );
         })?;
         self.inner.copy_range(offset, from, from_offset, len)
@@ -139,15 +139,15 @@ impl BranchFile for FaultFile {
 
     fn clone_from(&self, from: &dyn BranchFile) -> Result<()> {
         self.plan.change()?;
-        BranchFile::clone_from(&*self.inner, Self::bare(from))
+        BranchFile::clone_from(&*self.inner, Self::unwrapped(from))
     }
 
     fn descriptor(&self) -> Option<Arc<OwnedFd>> {
         self.inner.descriptor()
     }
 
-    fn lent(&self) -> Option<Arc<OwnedFd>> {
-        self.inner.lent()
+    fn lent_descriptor(&self) -> Option<Arc<OwnedFd>> {
+        self.inner.lent_descriptor()
     }
 
     fn has_writers(&self) -> bool {
@@ -199,12 +199,12 @@ impl BranchDir for FaultDir {
 
     fn link_object(&self, object: &dyn Object, name: Name<'_>) -> Result<()> {
         self.plan.change()?;
-        self.inner.link_object(bare_object(object), name)
+        self.inner.link_object(unwrapped_object(object), name)
     }
 
     fn link(&self, name: Name<'_>, to: &dyn BranchDir, to_name: Name<'_>) -> Result<()> {
         self.plan.change()?;
-        self.inner.link(name, Self::bare(to), to_name)
+        self.inner.link(name, Self::unwrapped(to), to_name)
     }
 
     fn rename(
@@ -216,12 +216,12 @@ impl BranchDir for FaultDir {
     ) -> Result<()> {
         self.plan.change()?;
         self.plan.check_flags(flags)?;
-        self.inner.rename(name, Self::bare(to), to_name, flags)
+        self.inner.rename(name, Self::unwrapped(to), to_name, flags)
     }
 }
 
 /// Bytes of a torn write that arrive: about half of them, in whole pages, as the kernel copies them.
-fn arrived(offset: u64, len: usize) -> usize {
+fn torn_len(offset: u64, len: usize) -> usize {
     const PAGE: u64 = 4096;
     let end = (offset + len as u64 / 2) / PAGE * PAGE;
     usize::try_from(end.saturating_sub(offset)).unwrap_or(0)

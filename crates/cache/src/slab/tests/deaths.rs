@@ -13,7 +13,7 @@ const FILES: u64 = 9;
 
 /// In a process of its own, for what is looked at is all memory files that are open.
 #[test]
-fn a_death_at_any_step_leaves_only_what_is_whole() {
+fn a_crash_at_any_step_leaves_only_complete_files() {
     let tests = ["a_store", "a_successor"].map(|name| format!("slab::tests::deaths::{name}"));
     for test in tests {
         let this = std::env::current_exe().unwrap();
@@ -61,7 +61,7 @@ struct Used {
 impl Used {
     fn new(seed: u64) -> Self {
         let config = Config { capacity: 10 * BLOCK_BYTES, files: 4, policy: S3Fifo::queue };
-        let mut store = Store::new(config, SharedMemory(Arc::new(SlabMemory::kept().unwrap())));
+        let mut store = Store::new(config, SharedMemory(Arc::new(SlabMemory::resumable().unwrap())));
         let member = store.join(1).unwrap();
         Self { store, member, versions: [1; FILES as usize], lent: vec![], loans: 0, random: seed }
     }
@@ -96,7 +96,7 @@ impl Used {
             }
             6..=8 if !self.lent.is_empty() => {
                 let at = self.below(self.lent.len() as u64) as usize;
-                self.store.give_back(self.lent.swap_remove(at));
+                self.store.return_loan(self.lent.swap_remove(at));
             }
             9 => drop(self.store.limit(self.random % (10 * BLOCK_BYTES), usize::MAX)),
             10 => drop(self.store.limit(u64::MAX, 0)),
@@ -134,7 +134,7 @@ fn a_store() {
         // The last of the sheets goes after the records.
         let claimed = left.records.first().map_or(0, claimed);
         // Nor is anything told of that would be missed only then.
-        assert_eq!(go_on(left, LIMITS, says), claimed as usize);
+        assert_eq!(recover(left, LIMITS, says), claimed as usize);
     };
     let mut points = 0;
     for seed in [7, 20_261_124, 3, 31] {
@@ -142,7 +142,7 @@ fn a_store() {
         for _ in 0..150 {
             points += at_each(look, || used.go()).1;
             used.store.audit();
-            assert_eq!(go_on(all_open(), LIMITS, says), used.blocks());
+            assert_eq!(recover(all_open(), LIMITS, says), used.blocks());
         }
         assert!(used.loans > 3, "{} loans", used.loans);
         points += at_each(look, || drop(used)).1;
@@ -161,7 +161,7 @@ fn a_successor() {
     let found = Rc::new(RefCell::new(vec![]));
     let look = {
         let found = Rc::clone(&found);
-        move || found.borrow_mut().push(go_on(all_open(), LIMITS, says))
+        move || found.borrow_mut().push(recover(all_open(), LIMITS, says))
     };
     let (adopted, points) = at_each(look, || SlabMemory::adopt(first, LIMITS));
     let (memory, last) = adopted.unwrap();

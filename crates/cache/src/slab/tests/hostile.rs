@@ -10,7 +10,7 @@ const SIZES: [u64; 8] =
 
 /// What a good one leaves: small files, one of which was lent, and large ones.
 fn good() -> PredecessorFds {
-    let memory = SlabMemory::kept().unwrap();
+    let memory = SlabMemory::resumable().unwrap();
     let mut files: Vec<SlabFile> = vec![];
     for (inode, size) in (0..).zip(SIZES) {
         let version = file(inode, 5, size);
@@ -29,18 +29,18 @@ fn good() -> PredecessorFds {
 }
 
 #[test]
-fn what_is_good_is_all_believed() {
-    assert_eq!(go_on(good(), LIMITS, |version, block| Some(content(version, block))), 15);
+fn valid_records_are_all_adopted() {
+    assert_eq!(recover(good(), LIMITS, |version, block| Some(content(version, block))), 15);
     // Not more than there may be.
     let few = Limits { bytes: 5 * BLOCK_BYTES, files: 2 };
-    assert!((1..15).contains(&go_on(good(), few, |_, _| None)));
+    assert!((1..15).contains(&recover(good(), few, |_, _| None)));
     let narrow = Limits { files: 0, ..LIMITS };
-    assert_eq!(go_on(good(), narrow, |_, _| None), 3);
-    assert_eq!(go_on(PredecessorFds::default(), LIMITS, |_, _| None), 0);
+    assert_eq!(recover(good(), narrow, |_, _| None), 3);
+    assert_eq!(recover(PredecessorFds::default(), LIMITS, |_, _| None), 0);
     // A block that the file has not got.
     let left = good();
     set_word(left.records.first().unwrap(), records::small(0, 2) + word::BITS, 3);
-    assert_eq!(go_on(left, LIMITS, |_, _| None), 14);
+    assert_eq!(recover(left, LIMITS, |_, _| None), 14);
 }
 
 /// A record that is in use, of those that `good` has.
@@ -189,7 +189,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_does_not_fit_is_dropped(all in prop::collection::vec(bad(), 1..6)) {
+    fn inconsistent_records_are_dropped(all in prop::collection::vec(bad(), 1..6)) {
         let mut left = good();
         all.iter().for_each(|bad| spoil(&mut left, bad));
         // What somebody says of contents, and is right in itself, is believed: but a hole, or another's place, is nobody's contents.
@@ -199,6 +199,6 @@ proptest! {
             Bad::Hole(..) | Bad::Bit(..) => true,
             Bad::Again { .. } | Bad::Header(..) => false,
         });
-        go_on(left, LIMITS, |version, block| is_told.then(|| content(version, block)));
+        recover(left, LIMITS, |version, block| is_told.then(|| content(version, block)));
     }
 }

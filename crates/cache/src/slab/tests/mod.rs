@@ -80,7 +80,7 @@ fn claimed(table: &OwnedFd) -> u32 {
 }
 
 /// Goes on with it, and looks at all that is believed: how many blocks. `says`: what is in a block.
-fn go_on(left: PredecessorFds, limits: Limits, says: impl Fn(Version, u64) -> Option<Vec<u8>>) -> usize {
+fn recover(left: PredecessorFds, limits: Limits, says: impl Fn(Version, u64) -> Option<Vec<u8>>) -> usize {
     let (memory, found) = SlabMemory::adopt(left, limits).unwrap();
     let config = Config { capacity: limits.bytes, files: limits.files, policy: S3Fifo::queue };
     let memory = Arc::new(memory);
@@ -169,7 +169,7 @@ fn small_files_share_a_descriptor_and_nothing_else() {
 }
 
 #[test]
-fn what_is_sealed_is_alone() {
+fn a_sealed_file_shares_no_memory() {
     let memory = SlabMemory::default();
     let (file, other) = (memory.create(version(10)).unwrap(), memory.create(version(10)).unwrap());
     memory.write(&file, b"0123456789", 0).unwrap();

@@ -13,7 +13,7 @@ fn serve(pool: &Pool, slot: &Slot, client: u32, at_once: bool) -> Need {
 }
 
 #[test]
-fn clients_that_are_kept_waiting_ask_for_one_more_reader() {
+fn a_backlog_requests_one_more_reader() {
     let pool = Pool::new(2, 2);
     let slot = pool.hire();
     for i in 1..=3 * BACKLOG {
@@ -51,7 +51,7 @@ fn one_client_thread_never_asks_for_a_second_reader() {
 }
 
 #[test]
-fn what_nobody_waits_for_neither_counts_nor_disturbs() {
+fn requests_without_a_client_are_not_counted_as_backlog() {
     let pool = Pool::new(2, 2);
     let slot = pool.hire();
     for i in 1..BACKLOG {
@@ -103,7 +103,7 @@ fn the_last_reader_always_stays() {
 }
 
 #[test]
-fn who_steps_aside_reads_again_if_nobody_else_does() {
+fn a_worker_that_stepped_aside_reads_again_when_needed() {
     let pool = Pool::new(2, 2);
     let slot = pool.hire();
     // Two clients.
@@ -117,7 +117,7 @@ fn who_steps_aside_reads_again_if_nobody_else_does() {
 }
 
 #[test]
-fn nobody_steps_aside_for_a_client_that_is_alone() {
+fn a_single_client_causes_no_stepping_aside() {
     let pool = Pool::new(2, 2);
     let slot = pool.hire();
     let aside = |client| {
@@ -165,7 +165,7 @@ fn parked_workers_are_called_and_sent_home() {
 }
 
 #[test]
-fn a_tick_relieves_who_sleeps_over_a_request() {
+fn a_tick_replaces_a_sleeping_worker() {
     let pool = Pool::new(2, 2);
     let slot = pool.hire();
     let (mut seen, mut books) = (Vec::new(), pool.books.lock());
@@ -183,7 +183,7 @@ fn a_tick_relieves_who_sleeps_over_a_request() {
 }
 
 #[test]
-fn a_tick_leaves_who_only_wants_a_processor_for_a_while() {
+fn a_tick_tolerates_a_runnable_worker_for_a_while() {
     let pool = Pool::new(2, 2);
     let slot = pool.hire();
     let (mut seen, mut books) = (Vec::new(), pool.books.lock());
@@ -201,7 +201,7 @@ fn a_tick_leaves_who_only_wants_a_processor_for_a_while() {
 }
 
 #[test]
-fn more_than_usual_are_started_as_long_as_all_sleep() {
+fn extra_workers_start_while_all_sleep() {
     let pool = Pool::new(2, 4);
     let mut slots = Vec::new();
     let mut seen = Vec::new();
@@ -239,7 +239,7 @@ fn more_than_usual_are_started_as_long_as_all_sleep() {
 }
 
 #[test]
-fn those_beyond_the_usual_number_end_when_nobody_needs_them() {
+fn surplus_workers_end_when_idle() {
     let pool = Arc::new(Pool { linger: Duration::from_millis(20), ..Pool::new(1, 3) });
     let reader = pool.hire();
     let others: Vec<_> = (0..2)
@@ -261,7 +261,7 @@ fn those_beyond_the_usual_number_end_when_nobody_needs_them() {
 }
 
 #[test]
-fn the_watchdog_relieves_who_is_stuck() {
+fn the_watchdog_replaces_a_stuck_worker() {
     let pool = Arc::new(Pool::new(2, 2));
     let slot = pool.hire();
     // This thread computes while it waits below: it is relieved all the same, in the end.
@@ -367,7 +367,7 @@ fn clients_are_threads_that_wait() {
 }
 
 #[test]
-fn without_requests_no_worker_is_left_and_the_next_request_has_one() {
+fn idle_workers_end_and_a_request_starts_one() {
     let pool = Arc::new(Pool { linger: Duration::from_millis(1), ..Pool::new(4, 4) });
     let slots: Vec<_> = (0..3).map(|_| pool.hire()).collect();
     let (asked, ask) = std::sync::mpsc::channel();
@@ -386,8 +386,8 @@ fn without_requests_no_worker_is_left_and_the_next_request_has_one() {
         })
     };
     let _ = pool.begin(&slots[0], Some(7), false);
-    assert!(pool.rests(&slots[1]) && pool.rests(&slots[2]), "others read");
-    assert!(pool.done(&slots[0]) && pool.rests(&slots[0]), "nobody has to");
+    assert!(pool.should_end(&slots[1]) && pool.should_end(&slots[2]), "others read");
+    assert!(pool.done(&slots[0]) && pool.should_end(&slots[0]), "nobody has to");
     assert_eq!((pool.books.lock().alive, pool.readers()), (0, 0));
     asked.send(()).unwrap();
     let begin = Instant::now();

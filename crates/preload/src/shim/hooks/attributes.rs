@@ -1,6 +1,6 @@
 //! Modes, owners and times, by name. Those of descriptors are the kernel's.
 
-use super::open_create::settle;
+use super::open_create::ring_or_next;
 use crate::session::calls::{self, Change};
 use crate::shim::attributes::AT_SYMLINK_NOFOLLOW;
 use crate::shim::copy;
@@ -42,7 +42,7 @@ unsafe fn set_by(
         change.which |= FOLLOW;
     }
     // SAFETY: the caller's.
-    settle(|| unsafe { calls::set(directory, path as usize, &change) }, NEVER, next)
+    ring_or_next(|| unsafe { calls::set(directory, path as usize, &change) }, NEVER, next)
 }
 
 fn mode(mode: c_uint) -> Option<Change> {
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_may_stay() {
+    fn an_unchanged_id_is_left_out() {
         assert_eq!(ids(c_uint::MAX, c_uint::MAX), None);
         assert_eq!(ids(c_uint::MAX, 5).unwrap().which, SET_GROUP);
         assert_eq!(ids(0, 5).unwrap().which, SET_OWNER | SET_GROUP);

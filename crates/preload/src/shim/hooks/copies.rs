@@ -59,7 +59,7 @@ pub(super) unsafe fn copy_by(
     let before = errno();
     let fds = [from.fd, to.fd];
     // The kernel need not be asked first where nothing is left that it alone would find wrong: it reads the other offset.
-    if flags == 0 && to.at.is_null() && service_fd_numbers::was_held(to.fd) && is_usable() {
+    if flags == 0 && to.at.is_null() && service_fd_numbers::was_handed_out(to.fd) && is_usable() {
         // SAFETY: the caller's.
         if let Some(copied) = unsafe { small(service_fds::of_one_mount(fds), from, to, len) } {
             set_errno(before);

@@ -22,7 +22,7 @@ macro_rules! jump {
                 extern "C" fn before() -> usize {
                     exclusive_fd::before_sharing();
                     if core::ptr::eq(&raw const hook_macros::$constant, &raw const hook_macros::CLONE) {
-                        single_thread::never();
+                        single_thread::mark_shared();
                     }
                     hook_macros::$constant.get().unwrap_or_else(|| raw::abort())
                 }

@@ -46,7 +46,7 @@ fn changed(done: c_int) -> c_int {
 pub(super) fn differs() {
     if is_ours() {
         xattrs::forget();
-        session::end_for_good();
+        session::end_permanently();
     }
 }
 

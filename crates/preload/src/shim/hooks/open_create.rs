@@ -90,7 +90,7 @@ macro_rules! creat {
 }
 
 /// A call about a name, by the ring, or by the next function. `already`: that one's error if what was to be done has been done.
-pub(super) fn settle(
+pub(super) fn ring_or_next(
     call: impl FnOnce() -> Result<(), CallFailure>,
     already: c_int,
     next: impl Fn() -> c_int,
@@ -127,7 +127,7 @@ unsafe fn make_dir_by(
 ) -> c_int {
     let mode = mode & 0o1777 & !identity::mask();
     // SAFETY: the caller's.
-    settle(|| unsafe { calls::make_dir(directory, path as usize, mode) }, EEXIST, next)
+    ring_or_next(|| unsafe { calls::make_dir(directory, path as usize, mode) }, EEXIST, next)
 }
 
 /// A symbolic link made by the ring, or by the next function.
@@ -141,7 +141,7 @@ unsafe fn make_link_by(
     next: impl Fn() -> c_int,
 ) -> c_int {
     // SAFETY: the caller's.
-    settle(|| unsafe { calls::make_link(target as usize, directory, path as usize) }, EEXIST, next)
+    ring_or_next(|| unsafe { calls::make_link(target as usize, directory, path as usize) }, EEXIST, next)
 }
 
 fn make_dir_raw(directory: c_int, path: *const c_char, mode: c_uint) -> c_int {

@@ -49,7 +49,7 @@ unsafe fn stat_by(
     next: impl FnOnce() -> c_int,
 ) -> c_int {
     // SAFETY: the caller's.
-    if let Some(done) = unsafe { known(directory, path, flags, to) } {
+    if let Some(done) = unsafe { stat_from_kernel(directory, path, flags, to) } {
         return done;
     }
     let done = next();
@@ -65,22 +65,22 @@ unsafe fn stat_by(
 ///
 /// # Safety
 /// The path and the memory must be the program's.
-unsafe fn known(directory: c_int, path: *const c_char, flags: c_int, to: Buf) -> Option<c_int> {
+unsafe fn stat_from_kernel(directory: c_int, path: *const c_char, flags: c_int, to: Buf) -> Option<c_int> {
     const OTHERS: c_int = !(AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT);
     const ALL_BUT_ATIME: c_uint = STATX_BASIC_STATS & !STATX_ATIME;
-    if !root_mount::may_know() || flags & OTHERS != 0 {
+    if !root_mount::should_try_attributes() || flags & OTHERS != 0 {
         return None;
     }
     // SAFETY: the program's path, which the kernel reads.
     match unsafe { attributes::ask(directory, path as usize, flags, ALL_BUT_ATIME) } {
         Ok(found) if root_mount::observe_unread(found.device()) => {
             // SAFETY: the caller's.
-            *unsafe { to.as_mut() }? = found.plain();
+            *unsafe { to.as_mut() }? = found.to_stat();
             Some(0)
         }
         Err(ENOENT) => Some(refuse(ENOENT)),
         Err(EPERM | ENOSYS) => {
-            root_mount::give_up();
+            root_mount::disable();
             None
         }
         _ => None,
@@ -102,7 +102,7 @@ unsafe fn correct(fd: c_int, to: Buf) {
     // SAFETY: the caller's.
     if let Some(stat) = unsafe { to.as_mut() } {
         let (kind, device) = attributes::kind_and_device(stat);
-        if let Some(shown) = service_fds::shown(fd, kind, device) {
+        if let Some(shown) = service_fds::displayed_device(fd, kind, device) {
             let [first, ..] = stat;
             *first = shown;
         }
@@ -129,7 +129,7 @@ unsafe fn fstat_by(fd: c_int, to: Buf, next: impl FnOnce() -> c_int) -> c_int {
         return 0;
     }
     // SAFETY: the caller's.
-    if let Some(done) = unsafe { known(fd, c"".as_ptr(), AT_EMPTY_PATH, to) } {
+    if let Some(done) = unsafe { stat_from_kernel(fd, c"".as_ptr(), AT_EMPTY_PATH, to) } {
         return done;
     }
     let done = next();
@@ -277,7 +277,7 @@ hooks! {
                 system(raw::number::STATX, words) as c_int
             }
         };
-        if mask & STATX_ATIME != 0 && flags & AT_STATX_SYNC_TYPE == 0 && root_mount::may_know() {
+        if mask & STATX_ATIME != 0 && flags & AT_STATX_SYNC_TYPE == 0 && root_mount::should_try_attributes() {
             let done = ask(mask & !STATX_ATIME);
             // SAFETY: it has just been filled.
             let is_unread = || unsafe { to.as_ref() }.is_some_and(|found| root_mount::observe_unread(found.device()));
@@ -306,7 +306,7 @@ hooks! {
 unsafe fn correct_extended(fd: c_int, to: *mut Statx) {
     // SAFETY: the caller's.
     if let Some(statx) = unsafe { to.as_mut() }
-        && let Some(shown) = service_fds::shown(fd, statx.kind(), statx.device())
+        && let Some(shown) = service_fds::displayed_device(fd, statx.kind(), statx.device())
     {
         statx.dev = attributes::split(shown);
     }

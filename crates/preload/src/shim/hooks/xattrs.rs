@@ -25,7 +25,7 @@ pub(crate) fn forget() {
 }
 
 /// A word for a file and the time of its last change: as good as one of its own, for it has 64 bits of a good mixer.
-fn sign(file: &Statx) -> u64 {
+fn signature(file: &Statx) -> u64 {
     let words = [file.device(), file.ino, file.ctime.seconds as u64, u64::from(file.ctime.nanoseconds)];
     let mixed = words.into_iter().fold(0, |sum: u64, word| {
         let mixed = (sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -40,14 +40,14 @@ fn sign(file: &Statx) -> u64 {
 /// # Safety
 /// The path must be a string, or one of the program's, for the kernel to read.
 unsafe fn look(directory: c_int, path: usize, flags: c_int) -> Option<(u64, Statx)> {
-    if !root_mount::may_be_of() {
+    if !root_mount::may_be_fuse() {
         return None;
     }
     // The kernel asks the service if it does not know the time.
     // SAFETY: the caller's.
     let file =
         unsafe { attributes::ask(directory, path, flags, STATX_TYPE | STATX_INO | STATX_CTIME) }.ok()?;
-    root_mount::is_of(file.device()).then(|| (sign(&file), file))
+    root_mount::is_of(file.device()).then(|| (signature(&file), file))
 }
 
 /// How many bytes of names a file has: none if that is remembered, else what the kernel says.
@@ -115,15 +115,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_tells_files_and_changes_apart() {
+    fn signatures_differ_between_files_and_changes() {
         let file = Statx { ino: 5, dev: [0, 40], ..Statx::default() };
         let mut others = [file; 4];
         others[0].ino = 6;
         others[1].dev = [0, 41];
         others[2].ctime.seconds = 1;
         others[3].ctime.nanoseconds = 1;
-        others.iter().for_each(|other| assert_ne!(sign(other), sign(&file)));
-        assert_eq!(sign(&file), sign(&file));
-        assert_ne!(sign(&Statx::default()), 0);
+        others.iter().for_each(|other| assert_ne!(signature(other), signature(&file)));
+        assert_eq!(signature(&file), signature(&file));
+        assert_ne!(signature(&Statx::default()), 0);
     }
 }

@@ -1,7 +1,7 @@
 //! What a command does on a cluster by itself, beside the services that serve layers there: it looks at a directory, makes and removes
 //! one, and waits until nobody writes to one any more.
 
-use super::open::{CephRight, is_there, layer, right, unopened};
+use super::open::{CephRight, exists, layer, unopened, write_lock};
 use super::{CephLayer, be_one_of, leave};
 use crate::failure::Failure;
 use crate::layers::remove::remove_tree;
@@ -42,7 +42,7 @@ pub(crate) fn arrive() {
 }
 
 /// Ceph's library prints some of what it cannot do. What is wrong is said in one line, by the command.
-pub(crate) fn quietly<T>(what: impl FnOnce() -> T) -> T {
+pub(crate) fn without_ceph_output<T>(what: impl FnOnce() -> T) -> T {
     let kept = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stderr(), 3);
     let null = rustix::fs::open("/dev/null", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
     if let (Ok(_), Ok(null)) = (&kept, null) {
@@ -79,32 +79,32 @@ impl CephLayer {
     }
 
     /// Whether there is a directory. As [`Self::visit`].
-    pub fn is_there(&self) -> Result<bool, Failure> {
+    pub fn exists(&self) -> Result<bool, Failure> {
         arrive();
-        quietly(|| is_there(self))
+        without_ceph_output(|| exists(self))
     }
 
     /// The one of that name beside it.
     #[must_use]
-    pub fn beside(&self, name: &OsStr) -> Self {
+    pub fn sibling(&self, name: &OsStr) -> Self {
         Self { path: self.path.with_file_name(Path::new(name)), cluster: self.cluster.clone() }
     }
 
     /// Looks it up, within some seconds. Starts threads.
     pub fn visit(&self) -> Result<Visit, Failure> {
         arrive();
-        Ok(Visit { layer: self.clone(), branch: quietly(|| layer(self))? })
+        Ok(Visit { layer: self.clone(), branch: without_ceph_output(|| layer(self))? })
     }
 
     /// Takes the right to write to it. None: a service has it. One that has died is waited for, but not for long.
-    pub fn right(&self) -> Result<Option<CephRight>, Failure> {
+    pub fn write_lock(&self) -> Result<Option<CephRight>, Failure> {
         arrive();
-        quietly(|| right(self))
+        without_ceph_output(|| write_lock(self))
     }
 }
 
 impl Visit {
-    fn said<T>(&self, done: Done<T>) -> Result<T, Failure> {
+    fn to_failure<T>(&self, done: Done<T>) -> Result<T, Failure> {
         done.map_err(|error| unopened(&self.layer, &error))
     }
 
@@ -119,19 +119,19 @@ impl Visit {
     pub fn show(&self, connection: OwnedFd, begun: impl FnOnce()) -> Result<(), Failure> {
         let failed =
             |error: Error| Failure::system(format!("layer {}: cannot be shown", self.layer)).because(error);
-        let session = RawView::hosted(Arc::clone(&self.branch)).session(connection).map_err(failed)?;
+        let session = RawView::host_view(Arc::clone(&self.branch)).session(connection).map_err(failed)?;
         begun();
         session.run().map_err(failed)
     }
 
     /// Owner, group and permission bits.
     pub fn owner_and_mode(&self) -> Result<(u32, u32, u32), Failure> {
-        let attr = self.said(self.branch.root().stat())?;
+        let attr = self.to_failure(self.branch.root().stat())?;
         Ok((attr.uid, attr.gid, attr.mode & 0o7777))
     }
 
     /// Whether it is an upper layer none of whose files takes data from others, as far as it says so.
-    pub fn is_whole(&self) -> Result<bool, Failure> {
+    pub fn is_complete(&self) -> Result<bool, Failure> {
         let root = self.branch.root();
         let has = |attribute: &CStr| match root.get_xattr(attribute, &mut []) {
             Ok(_) => Ok(true),
@@ -183,13 +183,13 @@ impl Visit {
     pub fn make_dir(&self, name: &OsStr) -> Result<bool, Failure> {
         match text(name).and_then(|text| self.branch.root().make_dir(Name::new(&text)?, 0o700)) {
             Err(error) if error.errno() == Errno::EXIST => Ok(false),
-            made => self.said(made).map(|()| true),
+            made => self.to_failure(made).map(|()| true),
         }
     }
 
     /// Removes a directory in it with all that is in that; one that is not there is removed.
     pub fn remove_all(&self, name: &OsStr) -> Result<(), Failure> {
-        self.said(text(name).and_then(|text| remove_tree(&self.branch.root(), &text)))
+        self.to_failure(text(name).and_then(|text| remove_tree(&self.branch.root(), &text)))
     }
 }
 
@@ -237,9 +237,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn layers_lie_beside_and_in_others() {
+    fn layer_paths_have_siblings_and_parents() {
         let layer = CephLayer::at(b"/a/b");
-        assert_eq!(layer.beside(OsStr::new(".b.work")).to_string(), "ceph:/a/.b.work");
+        assert_eq!(layer.sibling(OsStr::new(".b.work")).to_string(), "ceph:/a/.b.work");
         assert_eq!(layer.parent().unwrap().to_string(), "ceph:/a");
         assert_eq!(layer.parent().unwrap().parent().unwrap().to_string(), "ceph:/");
         let root = CephLayer::at(b"/");

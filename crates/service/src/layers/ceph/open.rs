@@ -108,7 +108,7 @@ fn require_moves(layers: &(CephLayer, CephLayer), upper: &Open, work: &Open) -> 
 /// Removes what a `vellum flatten` that was killed has left beside an upper layer. Whoever has the right to the layer may: nobody completes it.
 fn remove_left((upper, work): &(CephLayer, CephLayer)) {
     let name = work_name(upper.file_name());
-    let left = upper.beside(name.as_ref());
+    let left = upper.sibling(name.as_ref());
     let Some(above) = upper.parent().filter(|_| left.path != work.path) else { return };
     let removed = CString::new(name).map_err(|_| Errno::INVAL.into()).and_then(|name| {
         let (client, path) = way(&above).map_err(|_| Error::from(Errno::IO))?;
@@ -126,7 +126,7 @@ fn remove_left((upper, work): &(CephLayer, CephLayer)) {
 }
 
 /// Whether there is a directory.
-pub(super) fn is_there(layer: &CephLayer) -> Result<bool, Failure> {
+pub(super) fn exists(layer: &CephLayer) -> Result<bool, Failure> {
     let its = layer.clone();
     in_time(layer, move || {
         let (client, path) = way(&its)?;
@@ -223,7 +223,10 @@ fn claim(
             Ok(CephClaim::Left(whose)) => match &left {
                 Some((before, since)) if *before == whose => {
                     if since.elapsed() >= RETURN_WAIT {
-                        tracing::warn!("layer {layer}: {} has not unmounted it and is gone", shown(&whose));
+                        tracing::warn!(
+                            "layer {layer}: {} has not unmounted it and is gone",
+                            printable(&whose)
+                        );
                         *gone = Some(whose);
                     }
                 }
@@ -247,7 +250,7 @@ fn claim(
 }
 
 /// The right to a layer, for a command that has ended what was mounted of it. None: a service has it.
-pub(super) fn right(layer: &CephLayer) -> Result<Option<CephRight>, Failure> {
+pub(super) fn write_lock(layer: &CephLayer) -> Result<Option<CephRight>, Failure> {
     let its = layer.clone();
     in_time(layer, move || {
         let (client, path) = way(&its)?;
@@ -270,12 +273,12 @@ fn occupied(
     (taken, advice): (&str, &str),
 ) -> Failure {
     let record = CephBranch::open(client, path).and_then(|branch| branch.writer());
-    let by = record.ok().flatten().map(|whose| format!(" ({})", shown(&whose))).unwrap_or_default();
+    let by = record.ok().flatten().map(|whose| format!(" ({})", printable(&whose))).unwrap_or_default();
     Failure::system(format!("layer {layer}: {taken}{by}; {advice}"))
 }
 
 /// A record for people: it may be anybody's.
-fn shown(record: &[u8]) -> String {
+fn printable(record: &[u8]) -> String {
     record
         .iter()
         .take(SHOWN)
@@ -299,7 +302,7 @@ mod tests {
 
     #[test]
     fn a_record_is_shown_as_one_line() {
-        assert_eq!(shown(b"0123 host\n\xff\x1b"), "0123 host???");
-        assert_eq!(shown(&[b'x'; 500]).len(), SHOWN);
+        assert_eq!(printable(b"0123 host\n\xff\x1b"), "0123 host???");
+        assert_eq!(printable(&[b'x'; 500]).len(), SHOWN);
     }
 }

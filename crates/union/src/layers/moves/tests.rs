@@ -79,7 +79,7 @@ fn some_layer() -> impl Strategy<Value = Vec<(String, Option<String>)>> {
 
 proptest! {
     #[test]
-    fn names_are_found_where_whole_paths_find_them(
+    fn moved_names_agree_with_a_path_model(
         layers in proptest::collection::vec(some_layer(), 1..4),
         paths in proptest::collection::vec("[a-c](/[a-c]){0,4}", 1..10),
     ) {
@@ -114,7 +114,7 @@ fn a_path_moves_with_its_directory_only() {
 
 /// Directories that have moved into the end of a deep path.
 #[test]
-fn deep_paths_are_kept_once() {
+fn deep_paths_are_stored_once() {
     let (depth, count) = (300, 200);
     let end = vec!["n".repeat(255); depth].join("/");
     let branch = MemoryBranch::new();

@@ -186,7 +186,7 @@ impl Ledger {
     /// A predecessor's. EBADMSG: it is none, or of another version.
     pub fn open(descriptor: OwnedFd) -> Result<Self> {
         let ledger = PersistentMemory::open(&Self::MEMORY, descriptor).map(Self::of).map_err(unusable)?;
-        ledger.is_search_kept.store(ledger.had_search(), Relaxed);
+        ledger.is_search_kept.store(ledger.had_interrupted_search(), Relaxed);
         Ok(ledger)
     }
 
@@ -205,7 +205,7 @@ impl Ledger {
     }
 
     /// Gives the memory of a search back, but for its first words.
-    pub(super) fn give_search_back(&self) {
+    pub(super) fn release_search(&self) {
         if let Err(error) = self.words.clear(SEARCH + PAGE, search::WORDS - PAGE) {
             tracing::debug!(%error, "memory of the ledger stays");
         }
@@ -219,7 +219,7 @@ impl Ledger {
 
     /// Descriptors that the predecessor held and a successor needs.
     #[must_use]
-    pub fn held(&self) -> Vec<RawFd> {
+    pub fn held_descriptors(&self) -> Vec<RawFd> {
         let of = |record: Record| {
             let below = record.below.map(|(holding, _)| holding);
             record.held.into_iter().chain(below).map(|holding| holding.descriptor)
@@ -515,7 +515,7 @@ impl Ledger {
     }
 
     /// The object is where it is said to be: the end of a rename, of a removal, or of the first link to what had no name.
-    pub(crate) fn settle(&self, id: NodeId, place: Option<(NodeId, Name<'_>)>) {
+    pub(crate) fn set_place(&self, id: NodeId, place: Option<(NodeId, Name<'_>)>) {
         let Some((_, flags)) = self.head(id) else { return };
         let Some(place) = place else {
             self.change(id, |flags| (flags - Flags::MOVING) | Flags::GONE);
@@ -547,7 +547,7 @@ impl Ledger {
         self.set(id, word::BELOW, 0);
     }
 
-    /// A rename to `place` begins. It ends with [`Ledger::settle`].
+    /// A rename to `place` begins. It ends with [`Ledger::set_place`].
     pub(crate) fn prepare_move(&self, id: NodeId, place: (NodeId, Name<'_>)) {
         let Some((_, flags)) = self.head(id) else { return };
         self.change(id, |flags| flags - Flags::MOVING);
@@ -661,7 +661,7 @@ impl Ledger {
     }
 
     /// The ids that the kernel may know.
-    pub fn known(&self) -> impl Iterator<Item = NodeId> + '_ {
+    pub fn kernel_nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.chunks().flat_map(|chunk| chunk * CHUNK..(chunk + 1) * CHUNK).filter_map(|slot| {
             let head = self.words.load(RECORDS + slot * RECORD, Acquire);
             let serial = u64::from(head as u32);
@@ -670,7 +670,7 @@ impl Ledger {
     }
 
     pub(crate) fn records(&self) -> impl Iterator<Item = Record> + '_ {
-        self.known().filter_map(|id| self.read(id))
+        self.kernel_nodes().filter_map(|id| self.read(id))
     }
 }
 
@@ -725,7 +725,7 @@ mod tests {
     type Said = (Vec<u8>, bool);
 
     #[test]
-    fn a_death_at_any_store_leaves_a_place_that_is_right() {
+    fn a_crash_at_any_store_keeps_places_valid() {
         let long = |last: u8| CString::new([vec![b'n'; 200], vec![last]].concat()).unwrap();
         let short = |last: u8| CString::new(vec![last]).unwrap();
         let names: [[CString; 3]; 4] = [
@@ -760,16 +760,16 @@ mod tests {
             };
             step(&[None], &|ledger| ledger.enter(id, 7, Some(a), Flags::empty()));
             step(&[Some((b"a", false)), Some((b"ab", false))], &|ledger| ledger.prepare_move(id, b));
-            step(&[Some((b"ab", false)), Some((b"b", false))], &|ledger| ledger.settle(id, Some(b)));
+            step(&[Some((b"ab", false)), Some((b"b", false))], &|ledger| ledger.set_place(id, Some(b)));
             // One that fails, and the object stays.
             step(&[Some((b"b", false)), Some((b"bc", false))], &|ledger| ledger.prepare_move(id, c));
-            step(&[Some((b"bc", false)), Some((b"b", false))], &|ledger| ledger.settle(id, Some(b)));
+            step(&[Some((b"bc", false)), Some((b"b", false))], &|ledger| ledger.set_place(id, Some(b)));
             // Without a word before it.
-            step(&[Some((b"b", false)), Some((b"c", false))], &|ledger| ledger.settle(id, Some(c)));
+            step(&[Some((b"b", false)), Some((b"c", false))], &|ledger| ledger.set_place(id, Some(c)));
             step(&[Some((b"c", false))], &|ledger| ledger.hold_orphan(id, 5));
-            step(&[Some((b"c", false)), Some((b"c", true))], &|ledger| ledger.settle(id, None));
+            step(&[Some((b"c", false)), Some((b"c", true))], &|ledger| ledger.set_place(id, None));
             step(&[Some((b"c", true)), Some((b"c", false)), Some((b"a", false))], &|ledger| {
-                ledger.settle(id, Some(a));
+                ledger.set_place(id, Some(a));
             });
             step(&[Some((b"a", false)), None], &|ledger| ledger.leave(id));
             assert!(ledger.read(id).is_none() && seen.get() > 0);
@@ -778,7 +778,7 @@ mod tests {
     }
 
     #[test]
-    fn opens_never_count_with_another_file_than_theirs() {
+    fn opens_are_counted_for_their_own_file() {
         let (ledger, id, is_over) = (Ledger::create().unwrap(), NodeId(1 << 32 | 3), AtomicBool::new(false));
         ledger.enter(id, 7, None, Flags::empty());
         std::thread::scope(|scope| {

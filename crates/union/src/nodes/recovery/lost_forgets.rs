@@ -57,7 +57,7 @@ impl Core {
     pub(crate) fn forget_lost(&self, before: &LostForgets) -> usize {
         let Some(kernel) = self.coherence.kernel() else { return 0 };
         let is_lost = |&&(id, lookups): &&(NodeId, u64)| {
-            self.nodes.is_held_as_often(id, lookups) && !kernel.notifier.holds(id)
+            self.nodes.has_lookup_count(id, lookups) && !kernel.notifier.holds(id)
         };
         // Not more often than then: an answer may be on its way now.
         before.lost.iter().filter(is_lost).map(|(id, lookups)| self.forget(*id, *lookups)).count()

@@ -94,7 +94,7 @@ impl Recovery {
     }
 
     /// Whether a node without a name has been made again.
-    pub(super) fn is_made(&self, id: NodeId) -> bool {
+    pub(super) fn is_recovered(&self, id: NodeId) -> bool {
         self.gone.lock().get(&id).is_some_and(|node| node.strong_count() > 0)
     }
 
@@ -119,7 +119,7 @@ impl Recovery {
 
     /// Gives an id up that nobody will ask for any more, so that its node is never made again. False: somebody makes it, or has made it;
     /// or others are to be found through it.
-    pub(super) fn give_up(&self, record: &Record) -> bool {
+    pub(super) fn abandon(&self, record: &Record) -> bool {
         let mut spots = self.spots.lock();
         if spots.within.contains_key(&record.id) {
             return false;
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_two_nodes_of_a_file_the_one_that_the_kernel_holds_is_made_again() {
+    fn the_node_known_to_the_kernel_is_recovered() {
         let (name, ino) = (Name::new(c"f").unwrap(), 77);
         for held in [0, 1] {
             let ledger = Ledger::create().unwrap();

@@ -43,7 +43,7 @@ impl Core {
             }
             if record.flags.contains(Flags::NAMING) {
                 match self.resume_naming(record.id) {
-                    Ok(()) => self.nodes.settle_naming(ledger, record.id),
+                    Ok(()) => self.nodes.finish_naming(ledger, record.id),
                     Err(error) => {
                         tracing::warn!(%error, node = record.id.0, "names of a file may be those of two files now");
                     }
@@ -77,7 +77,7 @@ impl Core {
             }
         }
         // What others hold, too, is theirs.
-        let named: HashSet<RawFd> = ledger.held().into_iter().collect();
+        let named: HashSet<RawFd> = ledger.held_descriptors().into_iter().collect();
         let useless: Vec<_> =
             self.nodes.recovery.held.lock().extract_if(|number, _| !named.contains(number)).collect();
         drop(useless);
@@ -163,7 +163,7 @@ impl Core {
     /// A predecessor may have died between a change of names by a program and the word of it to the kernel: what that believes of those
     /// directories is taken back.
     pub(crate) fn recall_shared(&self) {
-        if !self.coherence.hands_out() {
+        if !self.coherence.can_hand_out() {
             return;
         }
         let (Some(ledger), Some(kernel)) = (self.nodes.ledger(), self.coherence.kernel()) else { return };
@@ -276,14 +276,16 @@ impl Core {
             return Ok(node);
         }
         let body = match (record.held, record.orphan, parent) {
-            (_, Some(number), _) => self.kept_above(number)?,
-            (_, _, Some((layer, handle))) => self.gone_below(record, layer, handle)?,
-            (Some(holding), ..) if holding.in_dir => {
-                self.gone_below(record, holding.layer, self.held_dir(record.id, holding)?)?
-            }
+            (_, Some(number), _) => self.recover_orphan(number)?,
+            (_, _, Some((layer, handle))) => self.recover_nameless_lower(record, layer, handle)?,
+            (Some(holding), ..) if holding.in_dir => self.recover_nameless_lower(
+                record,
+                holding.layer,
+                self.dir_by_descriptor(record.id, holding)?,
+            )?,
             (Some(holding), ..) => {
-                let (branch, descriptor) = self.take_held(holding)?;
-                self.gone_above(record, branch.adopt(descriptor)?)?
+                let (branch, descriptor) = self.take_descriptor(holding)?;
+                self.recover_nameless_upper(record, branch.adopt(descriptor)?)?
             }
             (None, None, None) => return Err(stale("nothing holds the object")),
         };
@@ -303,15 +305,15 @@ impl Core {
     }
 
     /// A descriptor that holds something, and the branch of what it holds.
-    fn take_held(&self, holding: HeldDescriptor) -> Result<(&dyn Branch, OwnedFd)> {
+    fn take_descriptor(&self, holding: HeldDescriptor) -> Result<(&dyn Branch, OwnedFd)> {
         let descriptor = self.nodes.recovery.held.lock().remove(&holding.descriptor);
         let layer = self.layers.layer(holding.layer).ok_or(stale("no such layer"))?;
         Ok((&*layer.branch, descriptor.ok_or(stale("the object is not held"))?))
     }
 
     /// A directory that is held for the time of an id.
-    fn held_dir(&self, id: NodeId, holding: HeldDescriptor) -> Result<Arc<dyn BranchDir>> {
-        let (branch, descriptor) = self.take_held(holding)?;
+    fn dir_by_descriptor(&self, id: NodeId, holding: HeldDescriptor) -> Result<Arc<dyn BranchDir>> {
+        let (branch, descriptor) = self.take_descriptor(holding)?;
         let copy = descriptor.try_clone().map_err(|_| Errno::MFILE)?;
         // Under its number, which is written down.
         if let Some(ledger) = self.nodes.ledger() {
@@ -333,7 +335,7 @@ impl Core {
     }
 
     /// What has a name in the work directory.
-    fn kept_above(&self, number: u64) -> Result<Body> {
+    fn recover_orphan(&self, number: u64) -> Result<Body> {
         let work = self.upper.work()?;
         let (attr, object) = work.orphan_of_predecessor(number)?;
         let name = orphan_name(number);
@@ -348,11 +350,11 @@ impl Core {
     }
 
     /// What was in the upper layer.
-    fn gone_above(&self, record: &Record, adopted: AdoptedObject) -> Result<Body> {
+    fn recover_nameless_upper(&self, record: &Record, adopted: AdoptedObject) -> Result<Body> {
         let AdoptedObject::Other(object) = adopted else { return Err(stale("a directory")) };
         let attr = object.stat()?;
         let mut own = self.layers.own_mark_of(&*object);
-        if let Some(mark) = own.filter(|own| own.may_be_in_a_cut(&attr)) {
+        if let Some(mark) = own.filter(|own| own.may_be_truncating(&attr)) {
             own = Some(partial_file::end_cut(&*object, self.upper.space(), mark, attr.size)?);
         }
         let null_device = own.is_some_and(|own| own.null_device) && attr.is_file() && attr.size == 0;
@@ -367,7 +369,7 @@ impl Core {
             lost_data: is_below && below.is_none(),
             below,
             null_device,
-            ..FileState::whole(Names::default(), InodeLocation::Orphan(object), (0, attr.ino))
+            ..FileState::complete(Names::default(), InodeLocation::Orphan(object), (0, attr.ino))
         };
         let kind = if null_device { FileKind::CharDevice } else { attr.kind() };
         Ok(Body::file(Arc::new(File::new(kind, state))))
@@ -376,14 +378,19 @@ impl Core {
     /// Where the data are of a file without a name that has them not itself.
     fn data_of(&self, record: &Record) -> Option<Arc<LowerData>> {
         let (holding, name) = record.below.clone()?;
-        let handle = self.held_dir(record.id, holding).ok()?;
-        let dir = Arc::new(LowerDir::held(holding.layer, 0, handle));
+        let handle = self.dir_by_descriptor(record.id, holding).ok()?;
+        let dir = Arc::new(LowerDir::from_handle(holding.layer, 0, handle));
         Some(Arc::new(LowerData { at: LowerLocation { dir, name: name.into() }, next: None }))
     }
 
     /// What was in a lower layer: `handle` is the directory in which it is, or the removed directory itself.
-    fn gone_below(&self, record: &Record, layer: u16, handle: Arc<dyn BranchDir>) -> Result<Body> {
-        let lower = Arc::new(LowerDir::held(layer, record.ino, Arc::clone(&handle)));
+    fn recover_nameless_lower(
+        &self,
+        record: &Record,
+        layer: u16,
+        handle: Arc<dyn BranchDir>,
+    ) -> Result<Body> {
+        let lower = Arc::new(LowerDir::from_handle(layer, record.ino, Arc::clone(&handle)));
         let Some((_, name)) = record.places.first().filter(|_| !record.flags.contains(Flags::DIR)) else {
             let dir = Dir::new(None, vec![lower], None);
             dir.removed.store(true, Relaxed);
@@ -399,7 +406,7 @@ impl Core {
     }
 
     /// Before a file loses its last name: what holds it.
-    pub(crate) fn write_held(&self, node: &Node, state: &FileState) {
+    pub(crate) fn record_descriptor(&self, node: &Node, state: &FileState) {
         let Some(ledger) = self.nodes.ledger() else { return };
         match &state.at {
             InodeLocation::Orphan(object) => {
@@ -477,7 +484,7 @@ impl Nodes {
             if let Body::Dir(dir) = &body
                 && ledger.negative(record.id)
             {
-                dir.lease.negative.may_be_anything();
+                dir.lease.negative.set_unknown();
             }
             let node = Arc::new(Node::new(record.id, ino, body, &self.table));
             // Before anybody else sees it: whoever opens it must know what the kernel has open.
@@ -490,7 +497,7 @@ impl Nodes {
             EntryNode::Now(node) => node,
         };
         let Some((record, ledger)) = taken else { return Ok(node) };
-        ledger.settle(record.id, Some((parent.id, name)));
+        ledger.set_place(record.id, Some((parent.id, name)));
         self.table.recovered(&node);
         Ok(node)
     }
@@ -524,7 +531,7 @@ impl Nodes {
     /// directory, for this record.
     pub(crate) fn forget_unrecovered(&self, id: NodeId) -> Option<u64> {
         let ledger = self.ledger().filter(|_| self.is_recovering())?;
-        if !self.table.is_forgotten(id) || self.recovery.is_made(id) {
+        if !self.table.is_forgotten(id) || self.recovery.is_recovered(id) {
             return None;
         }
         // The file of a stale node is found by it.
@@ -554,7 +561,7 @@ impl Nodes {
         // The last one in a directory may be what that was kept for.
         while record.id != NodeId::ROOT
             && self.table.is_forgotten(record.id)
-            && self.recovery.give_up(&record)
+            && self.recovery.abandon(&record)
         {
             self.table.release(record.id);
             let parent = record.places.first().and_then(|(parent, _)| ledger.read(*parent));
@@ -603,7 +610,7 @@ impl Nodes {
     /// Writes down where a file is, after its names have changed.
     pub(crate) fn write_names(&self, node: &Node, state: &FileState) {
         let Some(ledger) = self.ledger() else { return };
-        ledger.settle(node.id, first_of(&state.names));
+        ledger.set_place(node.id, first_of(&state.names));
         if state.names.len() > 1 {
             ledger.add(node.id, Flags::LINKED);
         }
@@ -612,18 +619,18 @@ impl Nodes {
     /// Before a copy is given the names of the original: the first of them is the one by which a successor looks.
     pub(crate) fn begins_naming(&self, node: &Node, state: &FileState) {
         let Some(ledger) = self.ledger().filter(|_| state.names.len() > 1) else { return };
-        ledger.settle(node.id, first_of(&state.names));
+        ledger.set_place(node.id, first_of(&state.names));
         ledger.add(node.id, Flags::NAMING | Flags::LINKED);
     }
 
     /// The copy has all of them, or none.
     pub(crate) fn ends_naming(&self, node: &Node) {
         if let Some(ledger) = self.ledger() {
-            self.settle_naming(ledger, node.id);
+            self.finish_naming(ledger, node.id);
         }
     }
 
-    fn settle_naming(&self, ledger: &Ledger, id: NodeId) {
+    fn finish_naming(&self, ledger: &Ledger, id: NodeId) {
         ledger.clear(id, Flags::NAMING);
         ledger.end_search();
     }
@@ -641,14 +648,14 @@ impl Nodes {
         if let Some(place) = other
             && let Ok(name) = Name::new(&place.name)
         {
-            ledger.settle(node.id, Some((place.parent.id, name)));
+            ledger.set_place(node.id, Some((place.parent.id, name)));
         }
     }
 
     /// Writes down where a directory is, after a rename; None: it has been removed.
     pub(crate) fn write_place(&self, node: &Node, place: Option<(&Node, Name<'_>)>) {
         if let Some(ledger) = self.ledger() {
-            ledger.settle(node.id, place.map(|(parent, name)| (parent.id, name)));
+            ledger.set_place(node.id, place.map(|(parent, name)| (parent.id, name)));
         }
     }
 
@@ -674,7 +681,7 @@ fn first_of(names: &[Dentry]) -> Option<(NodeId, Name<'_>)> {
 
 impl LowerDir {
     /// A directory that cannot be found by its path any more, or need not be.
-    pub(crate) fn held(layer: u16, ino: u64, handle: Arc<dyn BranchDir>) -> Self {
+    pub(crate) fn from_handle(layer: u16, ino: u64, handle: Arc<dyn BranchDir>) -> Self {
         let marks = DirMarks { xwhiteouts: false, impure: true, ..DirMarks::default() };
         let dir = Self::new(layer, c"", ino, &marks);
         dir.pin(handle);

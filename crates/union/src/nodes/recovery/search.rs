@@ -94,12 +94,12 @@ impl Ledger {
     }
 
     /// Whether a predecessor was killed while it searched.
-    pub(super) fn had_search(&self) -> bool {
+    pub(super) fn had_interrupted_search(&self) -> bool {
         self.searching(word::OWN) != 0 || self.searching(word::LAYERS) != 0
     }
 
     /// This process begins or ends a search in its own memory.
-    pub(crate) fn searches_itself(&self, begins: bool) {
+    pub(crate) fn note_own_search(&self, begins: bool) {
         self.set_searching(word::OWN, begins.into());
     }
 
@@ -111,14 +111,14 @@ impl Ledger {
         let _one = self.search.lock();
         if self.searching(word::TOP) == DONE {
             self.clear_search();
-            self.searches_itself(false);
+            self.note_own_search(false);
             self.is_search_kept.store(false, Relaxed);
         }
     }
 
     fn clear_search(&self) {
         self.set_searching(word::LAYERS, 0);
-        self.give_search_back();
+        self.release_search();
     }
 
     /// Paths of an inode. None: no search was interrupted, or there is no room for this one.
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn services_that_are_killed_after_each_directory_find_all_names() {
+    fn a_repeatedly_killed_name_search_completes() {
         const DIRS: usize = 40;
         let (disk, ino, paths) = tree(DIRS);
         // Two layers: what is found in one does not go when the other is searched.
@@ -383,7 +383,7 @@ mod tests {
         let mortal = Mortal(Arc::clone(&disk), AtomicUsize::new(0));
         let branch = |layer: u16| (layer < 3).then_some(&mortal as &dyn Branch);
         assert_eq!(ledger.search(wanted, &branch).unwrap(), None, "nothing was interrupted");
-        ledger.searches_itself(true);
+        ledger.note_own_search(true);
         let mut lives = 0;
         let found = loop {
             ledger = again(&ledger);
@@ -412,7 +412,7 @@ mod tests {
         let ledger = Ledger::create().unwrap();
         let mortal = Mortal(disk, AtomicUsize::new(2));
         let branch = |layer: u16| (layer < 1).then_some(&mortal as &dyn Branch);
-        ledger.searches_itself(true);
+        ledger.note_own_search(true);
         let ledger = again(&ledger);
         let of = |ino| SearchKey { first: 0, last: 0, ino, deepest: 64, filesystem: 0 };
         assert!(ledger.search(of(ino), &branch).is_err());

@@ -35,7 +35,7 @@ struct PointerSlack {
 
 impl PointerSlack {
     /// The blocks as they are on the medium: those of `now`, and behind them older ones.
-    fn under(&self, now: &[u8]) -> Vec<u8> {
+    fn with_old_blocks(&self, now: &[u8]) -> Vec<u8> {
         let mut medium = now.to_vec();
         medium.extend_from_slice(self.bytes.get(now.len()..).unwrap_or(&[]));
         medium
@@ -53,7 +53,7 @@ impl Memory {
     }
 
     /// Pointers run ahead from now on, so what blocks held before a reset matters.
-    pub(super) fn keep_past(&mut self) {
+    pub(super) fn keep_old_blocks(&mut self) {
         self.past = Some(vec![PointerSlack::default(); self.zones.len()]);
     }
 
@@ -83,7 +83,7 @@ impl Memory {
                 survive(survival, number as u32, unflushed, *now, &self.zones[number], self.block);
             if let Some(past) = &self.past {
                 let past = &past[number];
-                let medium = past.under(&self.zones[number]);
+                let medium = past.with_old_blocks(&self.zones[number]);
                 let further = further(survival, number as u32, zone, past.ahead);
                 // Behind what was written lies whatever was there.
                 let (from, to) = (bytes.len(), further as usize * self.block);
@@ -148,7 +148,7 @@ impl Backing {
                     let held = std::mem::take(&mut memory.zones[zone as usize]);
                     if let Some(past) = &mut memory.past {
                         past[zone as usize] =
-                            PointerSlack { bytes: past[zone as usize].under(&held), ahead: 0 };
+                            PointerSlack { bytes: past[zone as usize].with_old_blocks(&held), ahead: 0 };
                     }
                     memory.step(zone, before, Step::Reset(held));
                 }

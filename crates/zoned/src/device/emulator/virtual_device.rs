@@ -57,7 +57,7 @@ impl Emulated {
         let machine = Machine::empty(&profile.geometry, profile.capacity)?;
         let mut memory = Memory::new(profile.geometry.block_size, profile.geometry.zones);
         if profile.runs_ahead {
-            memory.keep_past();
+            memory.keep_old_blocks();
         }
         Ok(Self::with(profile, seed, machine, Backing::Memory(memory)))
     }
@@ -209,7 +209,7 @@ impl Emulated {
         if done > 0 {
             let some = &data[..done as usize * block_size];
             inner.backing.write(zone, before, some, &inner.machine)?;
-            inner.machine.wrote(zone, done);
+            inner.machine.advance(zone, done);
         }
         if let Some(fault) = fault {
             return Err(inner.fail(zone, fault));

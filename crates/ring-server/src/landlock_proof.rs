@@ -81,7 +81,7 @@ impl ProofDirs {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let outer = openat(&room.root, &name, flags, Mode::empty())?;
             // Whoever has it cannot go up from it, where the kernel makes such mounts.
-            let outer = vellum_sys::mount::alone(&outer).unwrap_or(outer);
+            let outer = vellum_sys::mount::detached_directory(&outer).unwrap_or(outer);
             mkdirat(&outer, INTO, mode)?;
             let into = openat(&outer, INTO, flags, Mode::empty())?;
             let create = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_same_file_in_the_same_directory_is_a_proof() {
+    fn only_the_same_file_and_directory_are_a_proof() {
         let Some(room) = Room::for_test() else { return };
         let none = files(&room);
         let mut proof = Proof::default();
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_program_puts_there_ends_with_it() {
+    fn a_programs_proof_directories_are_removed_with_it() {
         let Some(room) = Room::for_test() else { return };
         let none = files(&room);
         let mut proof = Proof::default();

@@ -2,8 +2,8 @@
 //! at all, and goes on as an operation of the kernel's elsewhere in the sequence.
 
 use crate::apply::USER;
-use crate::common::{ROOT, bare, name};
-use crate::ops::DoorOp;
+use crate::common::{ROOT, errno_of, name};
+use crate::ops::HandoutOp;
 use crate::world::{World, name_at};
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub struct Owned {
     again: bool,
 }
 
-/// How often each operation was done past the kernel, in all sequences: a door that refuses everything is never wrong.
+/// How often each operation was done past the kernel, in all sequences: a union that refuses everything is never wrong.
 static DONE: [AtomicUsize; 7] = [const { AtomicUsize::new(0) }; 7];
 const NAMES: [&str; 7] = ["enter", "create", "open", "reopen", "mkdir", "symlink", "setattr"];
 
@@ -64,14 +64,14 @@ const TO_WRITE: HandoutFlags = HandoutFlags::READ.union(HandoutFlags::WRITE);
 
 impl World {
     /// Does it past the kernel, if that is let, and in the plain tree, and compares.
-    pub fn door(&mut self, dir: u8, at: u8, op: &DoorOp, as_user: bool) {
-        if !self.setup.door {
+    pub fn handout(&mut self, dir: u8, at: u8, op: &HandoutOp, as_user: bool) {
+        if !self.setup.handout {
             return;
         }
         match op {
-            DoorOp::Enter => return self.enter(dir),
-            DoorOp::Write(..) | DoorOp::Cut(_) | DoorOp::Close => return self.owned(dir, op),
-            DoorOp::Reopen => return self.reopen(dir, if as_user { &USER } else { &ROOT }),
+            HandoutOp::Enter => return self.enter(dir),
+            HandoutOp::Write(..) | HandoutOp::Cut(_) | HandoutOp::Close => return self.owned(dir, op),
+            HandoutOp::Reopen => return self.reopen(dir, if as_user { &USER } else { &ROOT }),
             _ => {}
         }
         if self.entered.is_empty() {
@@ -139,11 +139,11 @@ impl World {
         }
     }
 
-    fn in_entered(&mut self, entered: &Entered, at: &'static CStr, op: &DoorOp, cx: &Context<'static>) {
+    fn in_entered(&mut self, entered: &Entered, at: &'static CStr, op: &HandoutOp, cx: &Context<'static>) {
         let me = client(cx);
         let flat = &entered.flat;
         match op {
-            DoorOp::Open { create, exclusive, cut, mode } => {
+            HandoutOp::Open { create, exclusive, cut, mode } => {
                 let mut flags = TO_WRITE;
                 flags.set(HandoutFlags::CREATE, *create);
                 flags.set(HandoutFlags::EXCLUSIVE, *exclusive);
@@ -171,7 +171,7 @@ impl World {
                 let file = object(opened.unwrap_or_else(|_| unreachable!("agreed")));
                 self.owns(Owned { file, flat: mine, again: false });
             }
-            DoorOp::Mkdir(mode) => {
+            HandoutOp::Mkdir(mode) => {
                 let mode = u32::from(*mode) & 0o1777;
                 let seen = self.ask(entered, at, |world, at| world.fs().mkdir(&me, at, mode));
                 if self.makes("mkdir", flat, at, seen.as_ref().err()) {
@@ -185,7 +185,7 @@ impl World {
                     done("mkdir");
                 }
             }
-            DoorOp::Symlink => {
+            HandoutOp::Symlink => {
                 let seen = self.ask(entered, at, |world, at| world.fs().symlink(&me, at, c"to/there"));
                 if self.makes("symlink", flat, at, seen.as_ref().err()) {
                     let made = flat.make_symlink(name(at), c"to/there");
@@ -194,7 +194,7 @@ impl World {
                     done("symlink");
                 }
             }
-            DoorOp::Set { mode, mtime } => {
+            HandoutOp::Set { mode, mtime } => {
                 let time = mtime.map(|secs| SetTime::At(Timestamp { secs: secs.into(), nanos: 7 }));
                 let set = SetAttr { mode: mode.map(u32::from), mtime: time, ..SetAttr::default() };
                 let seen = self.ask(entered, at, |world, at| world.fs().setattr(&me, at, &set, false));
@@ -221,7 +221,7 @@ impl World {
         at: &CStr,
         refused: Option<&HandoutError>,
     ) -> bool {
-        let free = match bare(flat.stat_at(name(at))) {
+        let free = match errno_of(flat.stat_at(name(at))) {
             Ok(_) => Err(Errno::EXIST),
             Err(Errno::NOENT) => Ok(()),
             Err(errno) => Err(errno),
@@ -230,32 +230,32 @@ impl World {
     }
 
     /// A client does something with a file that it was given.
-    fn owned(&mut self, index: u8, op: &DoorOp) {
+    fn owned(&mut self, index: u8, op: &HandoutOp) {
         if self.owned.is_empty() {
             return;
         }
         let at = usize::from(index) % self.owned.len();
         let owned = &self.owned[at];
         match op {
-            DoorOp::Write(offset, len, byte) => {
+            HandoutOp::Write(offset, len, byte) => {
                 let data = vec![*byte; usize::from(*len)];
                 for file in [&owned.file, &owned.flat] {
                     file.write_at(&data, u64::from(*offset)).expect("write");
                 }
             }
-            DoorOp::Cut(_) if owned.again => {}
-            DoorOp::Cut(size) => {
+            HandoutOp::Cut(_) if owned.again => {}
+            HandoutOp::Cut(size) => {
                 for file in [&owned.file, &owned.flat] {
                     file.truncate(u64::from(*size)).expect("truncate");
                 }
             }
-            DoorOp::Close => drop(self.owned.remove(at)),
+            HandoutOp::Close => drop(self.owned.remove(at)),
             _ => unreachable!("by name"),
         }
     }
 
     /// A mount that ends leaves nothing with clients.
-    pub fn end_of_door(&mut self) {
+    pub fn end_of_handouts(&mut self) {
         self.entered.clear();
         self.owned.clear();
     }

@@ -27,7 +27,7 @@ struct Books {
     is_alone: bool,
 }
 
-/// All who use a store by its door.
+/// All who use a store by its socket.
 #[derive(Debug, Default)]
 pub(super) struct AccessLock {
     books: Mutex<Books>,
@@ -86,11 +86,11 @@ impl AccessGuard {
     }
 
     /// Does what nobody may see half done, when nobody reads.
-    pub(super) fn alone<R>(&self, act: impl FnOnce() -> R) -> Result<R, &'static str> {
-        self.alone_within(READERS_MAX, act)
+    pub(super) fn exclusively<R>(&self, act: impl FnOnce() -> R) -> Result<R, &'static str> {
+        self.exclusively_within(READERS_MAX, act)
     }
 
-    fn alone_within<R>(&self, patience: Duration, act: impl FnOnce() -> R) -> Result<R, &'static str> {
+    fn exclusively_within<R>(&self, patience: Duration, act: impl FnOnce() -> R) -> Result<R, &'static str> {
         let end = Instant::now() + patience;
         let mut books = self.desk.books.lock();
         books.is_alone = true;
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_changes_and_others_read() {
+    fn a_lock_has_one_writer_and_many_readers() {
         let desk = Arc::<AccessLock>::default();
         let seat = |changes| {
             let mut seat = desk.seat().unwrap();
@@ -135,9 +135,9 @@ mod tests {
         let writer = seat(true).unwrap();
         assert_eq!(seat(true).unwrap_err(), CHANGING);
         let reader = seat(false).unwrap();
-        assert_eq!(writer.alone_within(Duration::from_millis(1), || ()), Err(READING));
+        assert_eq!(writer.exclusively_within(Duration::from_millis(1), || ()), Err(READING));
         drop(reader);
-        assert_eq!(writer.alone(|| desk.books.lock().is_alone), Ok(true));
+        assert_eq!(writer.exclusively(|| desk.books.lock().is_alone), Ok(true));
         drop(writer);
         let all: Vec<AccessGuard> = (0..SEATS_MAX).map(|_| desk.seat().unwrap()).collect();
         assert!(desk.seat().is_none());
@@ -148,12 +148,12 @@ mod tests {
     }
 
     #[test]
-    fn who_is_alone_waits_for_readers_and_readers_wait_for_it() {
+    fn exclusive_access_and_readers_wait_for_each_other() {
         let desk = Arc::<AccessLock>::default();
         let (mut reader, mut writer) = (desk.seat().unwrap(), desk.seat().unwrap());
         reader.begin(false).unwrap();
         writer.begin(true).unwrap();
-        let removing = std::thread::spawn(move || writer.alone(|| ()).map(|()| writer));
+        let removing = std::thread::spawn(move || writer.exclusively(|| ()).map(|()| writer));
         while !desk.books.lock().is_alone {
             std::thread::yield_now();
         }

@@ -1,4 +1,4 @@
-//! The service's end of a store's door: hears commands, each in a thread of its own.
+//! The service's end of a store socket: serves commands, each in a thread of its own.
 //!
 //! What is written for a command goes to zones of its own without the store's lock, and never faster than the command sends it; it holds itself
 //! back. So mounts wait for it no longer than for any other writer of the device.
@@ -51,20 +51,20 @@ pub(crate) fn is_used() -> bool {
 }
 
 /// Waits until no command uses a store of this process.
-pub(crate) fn wait_until_left() {
+pub(crate) fn wait_until_unused() {
     let mut inside = INSIDE.lock();
     while *inside > 0 {
         LEFT.wait(&mut inside);
     }
 }
 
-/// Opens the door of a tree's store, until the tree is closed. `owner`: whose the device is.
+/// Serves the socket of a tree's store, until the tree is closed. `owner`: whose the device is.
 pub(crate) fn open(listener: OwnedFd, tree: &Arc<ZonedTree>, owner: u32) -> io::Result<()> {
     let (listener, tree) = (UnixListener::from(listener), Arc::downgrade(tree));
     // A command that goes away between a look and the accept must not be waited for.
     listener.set_nonblocking(true)?;
     let listening = move || listen(&listener, &tree, owner);
-    std::thread::Builder::new().name("store-door".into()).spawn(listening).map(drop)
+    std::thread::Builder::new().name("store-server".into()).spawn(listening).map(drop)
 }
 
 fn listen(listener: &UnixListener, tree: &Weak<ZonedTree>, owner: u32) {
@@ -82,7 +82,7 @@ fn listen(listener: &UnixListener, tree: &Weak<ZonedTree>, owner: u32) {
                 let counted = CommandGuard::new();
                 let Some(tree) = tree.upgrade() else { return };
                 if let Err(error) = admit(counted, tree, client, &desk, owner) {
-                    tracing::debug!(%error, "a command at a store's door");
+                    tracing::debug!(%error, "a command at a store socket");
                 }
             }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
@@ -112,10 +112,10 @@ fn admit(
         // Dropped in the order: the image that was not finished, the seat, the store, the count.
         let _counted = counted;
         let mut visit = Visit { writer: None, seat, store: tree.store().clone(), tree };
-        if let Err(error) = visit.hear(&mut client)
+        if let Err(error) = visit.serve_questions(&mut client)
             && error.kind() != io::ErrorKind::UnexpectedEof
         {
-            tracing::debug!(%error, "a command at a store's door");
+            tracing::debug!(%error, "a command at a store socket");
         }
         visit.leave();
         drop(visit);
@@ -160,7 +160,7 @@ impl From<&'static str> for Denial {
 
 impl Visit {
     /// Answers questions until there are no more. An error: there is no sense in going on.
-    fn hear(&mut self, client: &mut UnixStream) -> io::Result<()> {
+    fn serve_questions(&mut self, client: &mut UnixStream) -> io::Result<()> {
         let (mut head, mut name, mut part) = ([0; QUESTION_LEN], Vec::new(), Vec::new());
         loop {
             client.read_exact(&mut head)?;
@@ -220,12 +220,12 @@ impl Visit {
             }
             Op::Remove => {
                 self.image(name)?;
-                self.seat.alone(|| self.store.remove(name))??;
+                self.seat.exclusively(|| self.store.remove(name))??;
             }
             Op::Settle => self.sync()?,
             Op::Flush => self.store.flush_device()?,
             Op::Begin => {
-                self.give_up()?;
+                self.abandon()?;
                 self.writer = Some(self.store.writer(Class::Checkpoint)?);
             }
             Op::Write => {
@@ -245,9 +245,9 @@ impl Visit {
                 let writer = self.writer.take();
                 let writer =
                     writer.ok_or_else(|| Denial(Outcome::Failed, "no image was begun".to_owned()))?;
-                self.seat.alone(move || writer.commit(name))??;
+                self.seat.exclusively(move || writer.commit(name))??;
             }
-            Op::GiveUp => self.give_up()?,
+            Op::GiveUp => self.abandon()?,
             Op::Show => return Err(Denial(Outcome::Failed, "no connection".to_owned())),
         }
         Ok(nothing)
@@ -271,7 +271,7 @@ impl Visit {
         let counted = CommandGuard::new();
         let serving = move || {
             if let Err(error) = session.run() {
-                tracing::debug!(%error, "a tree that was shown at a store's door");
+                tracing::debug!(%error, "a tree that was shown at a store socket");
             }
             drop(counted);
         };
@@ -310,7 +310,7 @@ impl Visit {
     }
 
     /// Leaves nothing of an image that is not finished.
-    fn give_up(&mut self) -> Result<(), Error> {
+    fn abandon(&mut self) -> Result<(), Error> {
         match self.writer.take() {
             Some(writer) => {
                 drop(writer);
@@ -321,7 +321,7 @@ impl Visit {
     }
 
     fn leave(&mut self) {
-        if let Err(error) = self.give_up() {
+        if let Err(error) = self.abandon() {
             tracing::debug!(%error, "what a command has left is emptied when the store is opened next");
         }
     }

@@ -34,7 +34,7 @@ pub(crate) struct ClientDir<T: Handout> {
 
 impl<T: Handout> ClientDir<T> {
     /// Whether its mount is still served.
-    pub(crate) fn is_there(&self) -> bool {
+    pub(crate) fn is_served(&self) -> bool {
         self.tree.strong_count() > 0
     }
 
@@ -178,7 +178,7 @@ fn descend<T: Handout>(
 
 /// A directory in which the program shows that no domain holds it.
 fn prove<T: Handout>(program: &mut Program<'_, T>) -> Verdict<CallOutcome<T>> {
-    let room = program.door.room.as_ref().ok_or(HandoutError::Kernel)?;
+    let room = program.server.room.as_ref().ok_or(HandoutError::Kernel)?;
     program.proof.ask(room).map(CallOutcome::File).map_err(|error| {
         tracing::debug!(%error, "a directory for a proof");
         HandoutError::Kernel
@@ -225,7 +225,7 @@ impl<T: Handout> ProvenObject<T> {
             return Err(HandoutError::Kernel);
         }
         let token = <[u8; TOKEN_BYTES]>::try_from(token).map_err(fall_back_to_kernel)?;
-        let shown = program.door.find(|files| {
+        let shown = program.server.find(|files| {
             let node = files.entrance.tokens.redeem(program.who, &token)?;
             Some(Self { tree: files.tree.upgrade()?, entrance: Arc::clone(&files.entrance), node })
         });
@@ -324,7 +324,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_asked_for_is_synchronous() {
+    fn only_requested_open_flags_are_synchronous() {
         let both = HandoutFlags::DSYNC | HandoutFlags::SYNC;
         let of = |bits: i32| wanted_flags(OFlags::from_bits_retain(bits as u32)) & both;
         assert_eq!(of(libc::O_WRONLY | libc::O_CREAT), HandoutFlags::empty());

@@ -1,4 +1,4 @@
-//! Where the door of a store is: by its device, whatever path leads to that, and by who has opened it.
+//! Where the socket of a store is: by its device, whatever path leads to that, and by who has opened it.
 
 use crate::sandbox::is_initial_namespace;
 use rustix::fs::{FileType, FlockOperation, flock, fstat};
@@ -51,7 +51,7 @@ impl DeviceId {
     }
 }
 
-/// The directory of this user's doors; None: there is none.
+/// The directory of this user's store sockets; None: there is none.
 pub(super) fn directory() -> Option<PathBuf> {
     if rustix::process::geteuid().is_root() && is_initial_namespace() {
         return Some(RUNTIME.into());
@@ -60,8 +60,8 @@ pub(super) fn directory() -> Option<PathBuf> {
     Some(PathBuf::from(runtime).join(RUNTIME_OF_USER))
 }
 
-/// The right to make doors and to take them away, until it is dropped; None: there is no such directory.
-pub(super) fn alone(dir: Option<&Path>) -> io::Result<Option<File>> {
+/// The right to make and remove store sockets, until it is dropped; None: there is no such directory.
+pub(super) fn lock_sockets(dir: Option<&Path>) -> io::Result<Option<File>> {
     let dir = match dir.map(File::open) {
         None => return Ok(None),
         Some(Err(e)) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -75,20 +75,20 @@ pub(super) fn alone(dir: Option<&Path>) -> io::Result<Option<File>> {
 pub(super) fn sweep(dir: Option<&Path>) {
     for entry in dir.and_then(|dir| fs::read_dir(dir).ok()).into_iter().flatten().flatten() {
         let path = entry.path();
-        if is_left(&path).unwrap_or(false) {
+        if is_abandoned(&path).unwrap_or(false) {
             let _ = fs::remove_file(path);
         }
     }
 }
 
 /// Whether nobody listens at a socket. One that is busy is not waited for.
-fn is_left(path: &Path) -> rustix::io::Result<bool> {
+fn is_abandoned(path: &Path) -> rustix::io::Result<bool> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     Ok(matches!(connect(&socket, &SocketAddrUnix::new(path)?), Err(Errno::CONNREFUSED)))
 }
 
-/// Where the door of the store on a device is, if it has one.
+/// Where the socket of the store on a device is, if it has one.
 pub(super) fn find(device: &Path) -> Option<PathBuf> {
     Some(directory()?.join(DeviceId::at(device).ok()?.name()))
 }
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_is_known_by_any_path() {
+    fn a_device_is_recognised_by_any_path() {
         let dir = tempfile::tempdir().unwrap();
         let (file, link, other) = (dir.path().join("a"), dir.path().join("b"), dir.path().join("c"));
         fs::write(&file, "").unwrap();

@@ -77,8 +77,8 @@ pub fn past_the_kernel() -> Vec<Scenario> {
 
 /// Who is refused asks the kernel for the same, which may say no: until then the file stays as it is.
 #[test]
-fn a_file_that_the_kernel_has_just_forgotten_is_not_cut_by_a_refused_open() {
-    let stage = Stage::new(Kind::DOOR);
+fn a_refused_open_does_not_truncate_a_forgotten_file() {
+    let stage = Stage::new(Kind::HANDOUT);
     let fs = stage.mount_under(&stage.disk(), &FaultPlan::new(), Arc::new(Deaf { forgetful: true }));
     let (parent, last) = place(&fs, "updir/in").unwrap();
     let size = |fs: &Union| walk(fs, "updir/in").unwrap().unwrap().attr.size;

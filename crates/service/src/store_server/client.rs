@@ -1,4 +1,4 @@
-//! A command's end of a store's door.
+//! A command's end of a store socket.
 
 use super::socket_path;
 use super::wire::{self, Op, PART_MAX};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// The store of another process, as one of its commands sees it. When the last of its copies is dropped, an image that has no name is gone.
 #[derive(Clone, Debug)]
-pub struct Door(Arc<Mutex<Inside>>);
+pub struct StoreClient(Arc<Mutex<Inside>>);
 
 #[derive(Debug)]
 struct Inside {
@@ -25,8 +25,8 @@ struct Inside {
 #[derive(Debug)]
 pub enum ConnectOutcome {
     /// The store can be used.
-    In(Door),
-    /// There is no door, or nobody behind it.
+    In(StoreClient),
+    /// There is no socket, or nobody listens.
     Nobody,
     /// Somebody is, and says no.
     No(io::Error),
@@ -35,19 +35,19 @@ pub enum ConnectOutcome {
 /// What is said where the service has gone.
 const GONE: &str = "the service of the mount that has the store open has ended";
 
-impl Door {
+impl StoreClient {
     /// Goes to the service that has the store on a device open. `changes`: to change its checkpoints, which one at a time can.
     #[must_use]
-    pub fn knock(device: &Path, changes: bool) -> ConnectOutcome {
-        socket_path::find(device).map_or(ConnectOutcome::Nobody, |door| Self::knock_at(&door, changes))
+    pub fn connect(device: &Path, changes: bool) -> ConnectOutcome {
+        socket_path::find(device).map_or(ConnectOutcome::Nobody, |socket| Self::connect_at(&socket, changes))
     }
 
-    /// As [`Self::knock`], at a door that was found.
-    pub(super) fn knock_at(door: &Path, changes: bool) -> ConnectOutcome {
-        let Ok(stream) = UnixStream::connect(door) else { return ConnectOutcome::Nobody };
-        let door = Self(Arc::new(Mutex::new(Inside { stream, is_lost: false })));
-        match door.ask(Op::Hello, b"", (0, changes.into()), &mut []) {
-            Ok(_) => ConnectOutcome::In(door),
+    /// As [`Self::connect`], at a socket that was found.
+    pub(super) fn connect_at(socket: &Path, changes: bool) -> ConnectOutcome {
+        let Ok(stream) = UnixStream::connect(socket) else { return ConnectOutcome::Nobody };
+        let client = Self(Arc::new(Mutex::new(Inside { stream, is_lost: false })));
+        match client.ask(Op::Hello, b"", (0, changes.into()), &mut []) {
+            Ok(_) => ConnectOutcome::In(client),
             Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => ConnectOutcome::Nobody,
             Err(e) => ConnectOutcome::No(e),
         }
@@ -133,7 +133,7 @@ impl Door {
     }
 
     /// Leaves the image, of which nothing stays.
-    pub fn give_up(&self) -> io::Result<()> {
+    pub fn abandon(&self) -> io::Result<()> {
         self.ask(Op::GiveUp, b"", (0, 0), &mut []).map(drop)
     }
 }
@@ -166,7 +166,7 @@ impl Inside {
         }
         // Who is sent away is told so, and may find that out by writing.
         let sent = wire::ask(&mut self.stream, op, name, len, offset).and_then(|()| with(&mut self.stream));
-        let heard = wire::hear(&mut self.stream, into);
+        let heard = wire::receive_answer(&mut self.stream, into);
         match (sent, heard) {
             (_, Err(e)) if is_end(&e) => {
                 self.is_lost = true;

@@ -163,13 +163,13 @@ impl Line {
         self.socket().map(AsFd::as_fd).ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    fn is_taken(&self) -> bool {
+    fn is_received(&self) -> bool {
         self.fd().is_ok_and(|fd| has_unread(fd) == Ok(false))
     }
 
     /// Whether a descriptor may be sent now: the last one has been taken, and there are not too many others.
     pub(crate) fn reserve_send(&mut self) -> bool {
-        self.is_taken() && self.reserve_first_send()
+        self.is_received() && self.reserve_first_send()
     }
 
     /// Whether the first descriptor may be sent now: there are not too many others. Other things may have been sent before it.
@@ -195,8 +195,8 @@ impl Line {
     }
 
     /// Nothing is being sent just now: what has been taken is under way no more.
-    pub(crate) fn rest(&mut self) {
-        if self.seat.is_some() && self.is_taken() {
+    pub(crate) fn note_idle(&mut self) {
+        if self.seat.is_some() && self.is_received() {
             self.seat = None;
         }
     }
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_take_gets_no_more_and_keeps_no_others_from_it() {
+    fn a_client_that_receives_nothing_exhausts_only_itself() {
         let of = Arc::new(InflightFds::default());
         let mut hostile: Vec<_> = (0..100).map(|_| line(&of, 1000)).collect();
         let given =
@@ -248,7 +248,7 @@ mod tests {
         assert!(!line.reserve_send());
         theirs.read_exact(&mut [0; 8]).unwrap();
         assert!(line.reserve_send());
-        line.rest();
+        line.note_idle();
         assert!(line.seat.is_none());
         // The service closes its ends: what was not taken stays under way, until it is taken or cannot be any more.
         let mut clients: Vec<_> = hostile.into_iter().map(|(_, client)| client).collect();
@@ -266,7 +266,7 @@ mod tests {
 
     /// Neither one of a number that goes with the other's, nor two of one container.
     #[test]
-    fn no_user_has_the_places_of_another_one() {
+    fn users_do_not_share_descriptor_slots() {
         for others in [[1000, 1000], [1000, 1061], [1000, 2000], [1000, 1000 + (1 << 16)]] {
             let of = Arc::new(InflightFds::default());
             let mut hostile: Vec<_> =
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_of_one_user_get_no_more_than_one_thread() {
+    fn concurrent_threads_stay_within_a_users_limit() {
         for _ in 0..200 {
             let of = Arc::new(InflightFds::default());
             let seats: Vec<_> = (0..HALF - 1).map(|_| of.seat(7).unwrap()).collect();
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn all_users_together_have_no_more() {
+    fn the_total_of_inflight_descriptors_is_limited() {
         let of = Arc::new(InflightFds::default());
         let mut lines: Vec<_> = (0..1000).map(|uid| line(&of, uid)).collect();
         assert_eq!(lines.iter_mut().filter(|(line, _)| line.seat.is_some()).count(), 0);
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_what_a_program_has_sent() {
+    fn lingering_descriptors_of_a_client_do_not_block() {
         use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
         let of = Arc::new(InflightFds::default());
         let (line, client) = line(&of, 1000);

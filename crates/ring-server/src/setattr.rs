@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_for_is_read_as_it_is_written() {
+    fn set_attribute_calls_decode_as_encoded() {
         let before = (-1_i64).cast_unsigned();
         let which = SET_MODE | SET_GROUP | SET_ACCESSED | SET_MODIFIED | ACCESSED_NOW | 0o755 << 32;
         let read = SetAttrCall::new(&[7, which, 5 << 32 | 9, 3, before]).unwrap();

@@ -1,4 +1,4 @@
-//! What is said at a store's door: one question and one answer after the other, each a head of fixed size and the bytes that it announces.
+//! The protocol of a store socket: one question and one answer after the other, each a head of fixed size and the bytes that it announces.
 //!
 //! A head is read whole and judged before any of its bytes are waited for. All numbers are little-endian.
 
@@ -189,7 +189,7 @@ pub(super) fn answer(to: &mut impl Write, outcome: Outcome, value: u64, body: &[
 }
 
 /// Receives an answer into `into`, of which it says how many bytes it has filled, and a number. An error is what went wrong there, or on the way.
-pub(super) fn hear(from: &mut impl Read, into: &mut [u8]) -> io::Result<(u64, usize)> {
+pub(super) fn receive_answer(from: &mut impl Read, into: &mut [u8]) -> io::Result<(u64, usize)> {
     let mut head = [0; ANSWER_LEN];
     from.read_exact(&mut head)?;
     if head[..4] != MAGIC || two(&head, 4) != VERSION {
@@ -257,7 +257,7 @@ pub fn parse_hostile(data: &[u8]) -> bool {
     }
     let mut into = [0; 64];
     let mut from = data;
-    while hear(&mut from, &mut into).is_ok() {
+    while receive_answer(&mut from, &mut into).is_ok() {
         accepted = true;
     }
     accepted | listed(data).is_ok_and(|list| !list.is_empty())
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_are_what_was_asked() {
+    fn questions_decode_as_encoded() {
         for op in Op::ALL {
             let name = if op.has_name() { 13 } else { 0 };
             let len = if matches!(op, Op::Read | Op::Write) { PART_MAX } else { 0 };
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_question_is_refused() {
+    fn malformed_questions_are_refused() {
         for bytes in [
             head(Op::Read, 13, PART_MAX + 1, 0),
             head(Op::Read, 0, 1, 0),
@@ -305,16 +305,16 @@ mod tests {
     }
 
     #[test]
-    fn answers_and_lists_are_heard() {
+    fn answers_and_lists_decode_as_encoded() {
         let mut sent = Vec::new();
         answer(&mut sent, Outcome::Done, 9, b"abc").unwrap();
         let mut into = [0; 3];
-        assert_eq!(hear(&mut &sent[..], &mut into).unwrap(), (9, 3));
+        assert_eq!(receive_answer(&mut &sent[..], &mut into).unwrap(), (9, 3));
         assert_eq!(&into, b"abc");
-        assert!(hear(&mut &sent[..], &mut into[..2]).is_err());
+        assert!(receive_answer(&mut &sent[..], &mut into[..2]).is_err());
         let mut sent = Vec::new();
         answer(&mut sent, Outcome::Busy, 0, encode_refusal("why")).unwrap();
-        let error = hear(&mut &sent[..], &mut []).unwrap_err();
+        let error = receive_answer(&mut &sent[..], &mut []).unwrap_err();
         assert_eq!((error.kind(), error.to_string()), (io::ErrorKind::ResourceBusy, "why".to_owned()));
         let mut list = Vec::new();
         list_one(&mut list, b"checkpoint/a", 5);

@@ -38,7 +38,7 @@ pub struct Files<T> {
 
 impl<T> Files<T> {
     /// Whether the mount is still served.
-    pub(crate) fn is_there(&self) -> bool {
+    pub(crate) fn is_served(&self) -> bool {
         self.tree.strong_count() > 0
     }
 }

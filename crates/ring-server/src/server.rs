@@ -1,4 +1,4 @@
-//! The door of a service: the mounts behind it, and the rings of all programs.
+//! The ring server of a service: its mounts, and the rings of all programs.
 
 use crate::handshake::{self, PendingClients};
 use crate::inflight_fds::{InflightFds, Line};
@@ -38,8 +38,8 @@ struct Books<T> {
     spare_comes: bool,
 }
 
-/// The door of a service whose trees are `T`. A thread serves each program that has a ring, as long as it lives.
-pub struct Door<T> {
+/// The ring server of a service whose trees are `T`. A thread serves each program that has a ring, as long as it lives.
+pub struct RingServer<T> {
     books: Mutex<Books<T>>,
     /// What programs were sent and have not taken.
     inflight: Arc<InflightFds>,
@@ -49,8 +49,8 @@ pub struct Door<T> {
     pub(crate) latency: Arc<CpuLatency>,
 }
 
-impl<T: Handout> Door<T> {
-    /// A door with no mount behind it. Without a `room` no files are handed out.
+impl<T: Handout> RingServer<T> {
+    /// One without mounts. Without a `room` no files are handed out.
     #[must_use]
     pub fn new(room: Option<Arc<Room>>, latency: Arc<CpuLatency>) -> Arc<Self> {
         let books = Books { mounts: BTreeMap::new(), last: 0, programs: 0, spare: None, spare_comes: false };
@@ -99,7 +99,7 @@ impl<T: Handout> Door<T> {
     }
 
     /// Gives those who have been greeted what they have asked for by now.
-    pub fn hear(self: &Arc<Self>, waiting: &mut PendingClients) {
+    pub fn serve_waiting(self: &Arc<Self>, waiting: &mut PendingClients) {
         waiting.look(|program, asked| self.give(program, asked));
     }
 
@@ -109,7 +109,7 @@ impl<T: Handout> Door<T> {
     }
 
     /// Whether processors are kept awake for one of the mounts.
-    pub(crate) fn keeps_awake(&self) -> bool {
+    pub(crate) fn holds_latency(&self) -> bool {
         self.books.lock().mounts.values().any(|mount| mount.keep_awake)
     }
 
@@ -117,7 +117,7 @@ impl<T: Handout> Door<T> {
     fn numbers(&self) -> Vec<[u64; MOUNT_NUMBERS]> {
         let books = self.books.lock();
         let files = books.mounts.values().rev().filter_map(|mount| mount.files.as_ref());
-        files.filter(|files| files.is_there()).map(|files| files.numbers).collect()
+        files.filter(|files| files.is_served()).map(|files| files.numbers).collect()
     }
 
     /// Gives a program what it asks for.
@@ -137,7 +137,7 @@ impl<T: Handout> Door<T> {
 
     /// Serves a program over a ring: the one that has been made beforehand, if there is one.
     fn give_ring(self: &Arc<Self>, mut program: Line) {
-        if self.find(|files| files.is_there().then_some(())).is_none() {
+        if self.find(|files| files.is_served().then_some(())).is_none() {
             return;
         }
         let spare = {
@@ -163,18 +163,18 @@ impl<T: Handout> Door<T> {
     }
 
     /// Makes a ring for the next program that asks: the most of what a session costs has been done then.
-    fn keep_spare(self: &Arc<Self>) {
+    fn prepare_spare_ring(self: &Arc<Self>) {
         {
             let mut books = self.books.lock();
             if books.spare.is_some() || std::mem::replace(&mut books.spare_comes, true) {
                 return;
             }
         }
-        self.make_ring(|door, memory| {
+        self.make_ring(|server, memory| {
             let (give, given) = sync_channel(1);
             let spare = Spare { memory: memory.try_clone_to_owned()?, give };
             {
-                let mut books = door.books.lock();
+                let mut books = server.books.lock();
                 books.spare = Some(spare);
                 books.spare_comes = false;
             }
@@ -198,8 +198,10 @@ impl<T: Handout> Door<T> {
         // Whatever becomes of the thread.
         let counted = RingGuard(Arc::clone(self));
         let started = std::thread::Builder::new().name("vellum-program".into()).spawn(move || {
-            let door = &counted.0;
-            if let Err(error) = program::serve(door, |memory| give(door, memory), || door.keep_spare()) {
+            let server = &counted.0;
+            if let Err(error) =
+                program::serve(server, |memory| give(server, memory), || server.prepare_spare_ring())
+            {
                 tracing::debug!(%error, "a program with a ring");
             }
         });
@@ -210,7 +212,7 @@ impl<T: Handout> Door<T> {
 }
 
 /// A ring that is counted until this is dropped.
-struct RingGuard<T>(Arc<Door<T>>);
+struct RingGuard<T>(Arc<RingServer<T>>);
 
 impl<T> Drop for RingGuard<T> {
     fn drop(&mut self) {
@@ -292,16 +294,16 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_ends_one_ring_and_no_call_waits_for_it() {
+    fn a_panic_closes_one_ring_and_fails_its_calls() {
         let Some(room) = Room::for_test() else { return };
         let (tree, entrance) = (Arc::new(Panics), Arc::<Entrance>::default());
-        let door = Door::new(Some(room), Arc::default());
+        let server = RingServer::new(Some(room), Arc::default());
         let files = Files {
             tree: Arc::downgrade(&tree),
             entrance: Arc::clone(&entrance),
             numbers: [0; MOUNT_NUMBERS],
         };
-        door.add(Mount { memory: None, files: Some(files), keep_awake: false });
+        server.add(Mount { memory: None, files: Some(files), keep_awake: false });
         let me = Prover {
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
@@ -309,7 +311,7 @@ mod tests {
         };
         for round in 0..3 {
             let (ours, socket) = UnixStream::pair().unwrap();
-            door.give_ring(Line::new(Arc::clone(&door.inflight), ours, me.uid));
+            server.give_ring(Line::new(Arc::clone(&server.inflight), ours, me.uid));
             let memory = SharedRegion::open(receive(&socket, 1).1.remove(0)).unwrap();
             call(&memory, PROVE, &[]).unwrap();
             let proof = receive(&socket, 1).1.remove(0);
@@ -326,7 +328,7 @@ mod tests {
                 begun.elapsed()
             );
             // The one that no program has yet.
-            while door.books.lock().programs > 1 {
+            while server.books.lock().programs > 1 {
                 assert!(
                     begun.elapsed() < Duration::from_secs(10),
                     "round {round}: the ring is still counted"

@@ -1,7 +1,7 @@
-//! Both ends of a door, over a socket.
+//! Both ends of a store socket.
 
-use super::client::{ConnectOutcome, Door};
-use super::server::{open, wait_until_left};
+use super::client::{ConnectOutcome, StoreClient};
+use super::server::{open, wait_until_unused};
 use super::wire::PART_MAX;
 use crate::pool::bind_at;
 use parking_lot::{Mutex, MutexGuard};
@@ -46,40 +46,40 @@ impl Scene {
     }
 
     fn path(&self) -> PathBuf {
-        self.dir.path().join("door")
+        self.dir.path().join("socket")
     }
 
-    fn door(&self, changes: bool) -> Door {
-        match Door::knock_at(&self.path(), changes) {
-            ConnectOutcome::In(door) => door,
+    fn client(&self, changes: bool) -> StoreClient {
+        match StoreClient::connect_at(&self.path(), changes) {
+            ConnectOutcome::In(client) => client,
             other => panic!("{other:?}"),
         }
     }
 
     /// What a command that has left may leave: nothing.
     fn stats(&self) -> Stats {
-        wait_until_left();
+        wait_until_unused();
         Stats { written_blocks: 0, resets: [0, 0], ..self.store.stats() }
     }
 }
 
-fn put(door: &Door, name: &[u8], bytes: &[u8]) -> std::io::Result<()> {
-    door.begin()?;
-    door.write(bytes)?;
-    door.commit(name)?;
-    door.sync()
+fn put(client: &StoreClient, name: &[u8], bytes: &[u8]) -> std::io::Result<()> {
+    client.begin()?;
+    client.write(bytes)?;
+    client.commit(name)?;
+    client.sync()
 }
 
 #[test]
-fn images_come_are_read_and_go() {
+fn images_are_written_read_and_removed() {
     let scene = Scene::new();
     let bytes: Vec<u8> = (0..5 * PART_MAX / 2).map(|at| (at / 4096 + at) as u8).collect();
-    let door = scene.door(true);
+    let client = scene.client(true);
     let free = scene.store.stats().free_zones;
-    put(&door, b"checkpoint/a", &bytes).unwrap();
-    put(&door, b"checkpoint/b", b"small").unwrap();
-    put(&door, b"checkpoint/b", b"other").unwrap();
-    let reader = scene.door(false);
+    put(&client, b"checkpoint/a", &bytes).unwrap();
+    put(&client, b"checkpoint/b", b"small").unwrap();
+    put(&client, b"checkpoint/b", b"other").unwrap();
+    let reader = scene.client(false);
     let size = bytes.len() as u64;
     assert_eq!(reader.list().unwrap(), [(b"checkpoint/a".to_vec(), size), (b"checkpoint/b".to_vec(), 5)]);
     assert_eq!(reader.entry(b"checkpoint/a").unwrap(), size);
@@ -92,53 +92,53 @@ fn images_come_are_read_and_go() {
     }
     assert!(read == bytes);
     drop(reader);
-    door.remove(b"checkpoint/a").unwrap();
-    door.remove(b"checkpoint/b").unwrap();
-    door.sync().unwrap();
+    client.remove(b"checkpoint/a").unwrap();
+    client.remove(b"checkpoint/b").unwrap();
+    client.sync().unwrap();
     assert_eq!(scene.store.stats().free_zones, free);
-    assert_eq!(door.entry(b"checkpoint/a").unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(client.entry(b"checkpoint/a").unwrap_err().kind(), ErrorKind::NotFound);
 }
 
 #[test]
-fn what_is_no_checkpoint_is_not_touched() {
+fn objects_other_than_checkpoints_are_inaccessible() {
     let scene = Scene::new();
     for name in [&b"x"[..], b"checkpoint/normal"] {
         scene.store.put(name, Class::Normal, b"mine").unwrap();
     }
     scene.store.put(b"image", Class::Checkpoint, b"mine").unwrap();
-    let door = scene.door(true);
-    assert_eq!(door.list().unwrap(), []);
+    let client = scene.client(true);
+    assert_eq!(client.list().unwrap(), []);
     for name in [&b"x"[..], b"image", b"checkpoint/normal", b"checkpoint/"] {
-        assert!(door.entry(name).is_err() && door.remove(name).is_err(), "{name:?}");
-        assert!(door.read(name, 0, &mut [0; 4]).is_err(), "{name:?}");
-        assert!(put(&door, name, b"other").is_err(), "{name:?}");
+        assert!(client.entry(name).is_err() && client.remove(name).is_err(), "{name:?}");
+        assert!(client.read(name, 0, &mut [0; 4]).is_err(), "{name:?}");
+        assert!(put(&client, name, b"other").is_err(), "{name:?}");
     }
-    door.give_up().unwrap();
-    assert!(door.commit(b"checkpoint/none").is_err() && door.write(b"none was begun").is_err());
+    client.abandon().unwrap();
+    assert!(client.commit(b"checkpoint/none").is_err() && client.write(b"none was begun").is_err());
     assert_eq!(scene.store.list().len(), 3);
     assert_eq!(scene.store.get(b"checkpoint/normal").unwrap(), b"mine");
 }
 
 #[test]
-fn one_changes_and_who_reads_changes_nothing() {
+fn a_second_writer_is_refused_and_readers_cannot_write() {
     let scene = Scene::new();
-    let door = scene.door(true);
-    put(&door, b"checkpoint/a", b"a").unwrap();
+    let client = scene.client(true);
+    put(&client, b"checkpoint/a", b"a").unwrap();
     assert!(
-        matches!(Door::knock_at(&scene.path(), true), ConnectOutcome::No(why) if why.to_string().contains("another"))
+        matches!(StoreClient::connect_at(&scene.path(), true), ConnectOutcome::No(why) if why.to_string().contains("another"))
     );
-    let reader = scene.door(false);
+    let reader = scene.client(false);
     for refused in [reader.remove(b"checkpoint/a"), reader.begin(), reader.sync(), reader.flush()] {
         assert!(refused.is_err());
     }
-    drop((door, reader));
-    wait_until_left();
-    scene.door(true).remove(b"checkpoint/a").unwrap();
+    drop((client, reader));
+    wait_until_unused();
+    scene.client(true).remove(b"checkpoint/a").unwrap();
 }
 
 /// A layer is shown as it is: with its marks, holes, whiteouts and links. It can be read, and the store stays open as long as somebody looks.
 #[test]
-fn a_layer_is_shown_as_it_lies_there() {
+fn a_layer_is_shown_as_stored() {
     if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
         eprintln!("SKIPPED: mounting takes root and /dev/fuse");
         return;
@@ -162,17 +162,17 @@ fn a_layer_is_shown_as_it_lies_there() {
     }
 
     let at = tempfile::tempdir().unwrap();
-    let door = scene.door(false);
+    let client = scene.client(false);
     let mounted = mount(at.path(), &MountOptions::default()).unwrap();
     let other = fs::File::open("/dev/null").unwrap();
     for (path, connection) in
         [(&b"layer"[..], other.as_fd()), (b"none", mounted.device.as_fd()), (b"..", mounted.device.as_fd())]
     {
-        assert!(door.show(path, connection).is_err(), "{path:?}");
+        assert!(client.show(path, connection).is_err(), "{path:?}");
     }
-    door.show(b"layer", mounted.device.as_fd()).unwrap();
+    client.show(b"layer", mounted.device.as_fd()).unwrap();
     // As of a command that ends.
-    drop((door, mounted));
+    drop((client, mounted));
     let meta = |name: &str| fs::symlink_metadata(at.path().join(name)).unwrap();
     assert_eq!(meta("").mode(), 0o040_751);
     let (one, other) = (meta("file"), meta("other"));
@@ -200,7 +200,7 @@ fn a_layer_is_shown_as_it_lies_there() {
     layer.open_file(name(c"file"), OpenMode::WRITE).unwrap().truncate(5).unwrap();
     assert!(meta("gone").is_dir() && meta("file").len() == 5);
 
-    let waits = std::thread::spawn(wait_until_left);
+    let waits = std::thread::spawn(wait_until_unused);
     assert!(!waits.is_finished());
     drop(file);
     unmount(at.path(), false).unwrap();
@@ -209,23 +209,23 @@ fn a_layer_is_shown_as_it_lies_there() {
 
 /// Whoever ends, wherever that is, leaves nothing, and lets the next one in.
 #[test]
-fn a_command_that_ends_leaves_nothing() {
+fn an_ended_command_leaves_no_object() {
     let scene = Scene::new();
-    put(&scene.door(true), b"checkpoint/old", &[1; 3 << 20]).unwrap();
+    put(&scene.client(true), b"checkpoint/old", &[1; 3 << 20]).unwrap();
     let before = scene.stats();
     let image = vec![7; 4 << 20];
-    let stages: [fn(&Door, &[u8]); 4] = [
+    let stages: [fn(&StoreClient, &[u8]); 4] = [
         |_, _| (),
-        |door, _| door.begin().unwrap(),
-        |door, image| door.begin().and_then(|()| door.write(image)).unwrap(),
-        |door, image| {
-            door.begin().and_then(|()| door.write(image)).unwrap();
-            door.flush().unwrap();
-            door.sync().unwrap();
+        |client, _| client.begin().unwrap(),
+        |client, image| client.begin().and_then(|()| client.write(image)).unwrap(),
+        |client, image| {
+            client.begin().and_then(|()| client.write(image)).unwrap();
+            client.flush().unwrap();
+            client.sync().unwrap();
         },
     ];
     for (number, stage) in stages.into_iter().enumerate() {
-        stage(&scene.door(true), &image);
+        stage(&scene.client(true), &image);
         let after = scene.stats();
         assert_eq!(
             (after.free_zones, after.live_blocks),
@@ -248,7 +248,7 @@ fn a_command_that_ends_leaves_nothing() {
         stream.write_all(&said[..cut]).unwrap();
         drop(stream);
         // It is seen to be gone when the next one may change something.
-        while !matches!(Door::knock_at(&scene.path(), true), ConnectOutcome::In(_)) {
+        while !matches!(StoreClient::connect_at(&scene.path(), true), ConnectOutcome::In(_)) {
             std::thread::yield_now();
         }
         let after = scene.stats();
@@ -259,7 +259,7 @@ fn a_command_that_ends_leaves_nothing() {
         );
     }
     // What is no question ends the connection, and no other one.
-    let other = scene.door(false);
+    let other = scene.client(false);
     let mut stream = UnixStream::connect(scene.path()).unwrap();
     stream.write_all(&[0xff; 100]).unwrap();
     let mut answer = Vec::new();
@@ -273,17 +273,17 @@ fn a_command_that_ends_leaves_nothing() {
 #[test]
 fn the_store_stays_open_for_a_command() {
     let scene = Scene::new();
-    let door = scene.door(true);
-    door.begin().unwrap();
+    let client = scene.client(true);
+    client.begin().unwrap();
     let Scene { store, tree, dir, _turn } = scene;
     let gone = Arc::downgrade(&tree);
     drop(tree);
-    door.write(&[3; 2 << 20]).unwrap();
-    door.commit(b"checkpoint/late").unwrap();
-    door.sync().unwrap();
-    drop(door);
-    wait_until_left();
+    client.write(&[3; 2 << 20]).unwrap();
+    client.commit(b"checkpoint/late").unwrap();
+    client.sync().unwrap();
+    drop(client);
+    wait_until_unused();
     assert_eq!(gone.strong_count(), 0);
     assert_eq!(store.get(b"checkpoint/late").unwrap(), [3; 2 << 20]);
-    assert!(matches!(Door::knock_at(&dir.path().join("door"), false), ConnectOutcome::Nobody));
+    assert!(matches!(StoreClient::connect_at(&dir.path().join("socket"), false), ConnectOutcome::Nobody));
 }

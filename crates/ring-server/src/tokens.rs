@@ -60,7 +60,7 @@ mod tests {
     const ME: Prover = Prover { uid: 1, gid: 2, process: 3 };
 
     #[test]
-    fn a_token_is_good_once_and_not_for_ever() {
+    fn a_token_is_valid_once_and_expires() {
         let tokens = Tokens::default();
         assert!(tokens.note(ME, NodeId(1), b"short").is_err());
         tokens.note(ME, NodeId(2), &[1; TOKEN_BYTES]).unwrap();
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_good_for_nobody_else() {
+    fn a_token_is_bound_to_its_process_and_user() {
         let tokens = Tokens::default();
         tokens.note(ME, NodeId(2), &[1; TOKEN_BYTES]).unwrap();
         for other in [Prover { uid: 0, ..ME }, Prover { gid: 0, ..ME }, Prover { process: 4, ..ME }] {

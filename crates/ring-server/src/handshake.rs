@@ -125,7 +125,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_given_can_be_read_and_not_written() {
+    fn handed_out_memory_is_read_only() {
         let dir = tempfile::tempdir().unwrap();
         let words = Arc::new(SharedRegion::create(c"vellum-test", 8).unwrap());
         let memory = Readable { id: 7, memory: words.clone() };
@@ -147,7 +147,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn nobody_is_waited_for() {
+    fn the_handshake_never_blocks_on_a_client() {
         let dir = tempfile::tempdir().unwrap();
         let (listener, inflight, _first, _line) = greeted(dir.path(), &[]);
         let socket = dir.path().join("socket");
@@ -166,7 +166,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_ring_is_for_those_who_ask_for_it() {
+    fn rings_are_created_on_request() {
         let dir = tempfile::tempdir().unwrap();
         let (listener, inflight, first, line) = greeted(dir.path(), &[]);
         let socket = dir.path().join("socket");

@@ -4,9 +4,9 @@
 //! noticed with its next call, for the kernel says who the process is now.
 
 use crate::calls::{self, ClientDir};
-use crate::door::Door;
 use crate::inflight_fds::Line;
 use crate::landlock_proof::Proof;
+use crate::server::RingServer;
 use crate::tokens::Prover;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, statat};
@@ -34,7 +34,7 @@ const ENTERED_MAX: usize = 64;
 
 /// A program with a ring.
 pub(crate) struct Program<'a, T: Handout> {
-    pub(crate) door: &'a Door<T>,
+    pub(crate) server: &'a RingServer<T>,
     pub(crate) who: Prover,
     process: Process,
     line: Line,
@@ -52,7 +52,7 @@ fn other(what: impl std::fmt::Display) -> io::Error {
 /// Makes a ring and serves a program over it, until it is gone, or is not who it was. `give` is shown the ring's memory, and comes back
 /// with the connection of a program that has it. `idle` is called once, when the program asks for nothing.
 pub(crate) fn serve<T: Handout>(
-    door: &Door<T>,
+    server: &RingServer<T>,
     give: impl FnOnce(BorrowedFd<'_>) -> io::Result<Line>,
     idle: impl FnOnce(),
 ) -> io::Result<()> {
@@ -73,13 +73,13 @@ pub(crate) fn serve<T: Handout>(
     let mut poller = ring.poller();
     let mut idle = Some(idle);
     let mut program =
-        Program { door, who, process, line, proof: Proof::default(), entered: VecDeque::new(), next: 0 };
+        Program { server, who, process, line, proof: Proof::default(), entered: VecDeque::new(), next: 0 };
     let mut looked = Instant::now();
-    let mut burst = Burst::new(Arc::clone(&door.latency));
+    let mut burst = Burst::new(Arc::clone(&server.latency));
     loop {
-        poller.ran_on(Linux.core());
+        poller.note_core(Linux.core());
         if let Some(call) = poller.poll_for(if burst.is_awake() { 0 } else { SPIN }) {
-            burst.call(|| door.keeps_awake());
+            burst.call(|| server.holds_latency());
             if !program.process.is(program.who) {
                 call.reply(Response::status(calls::status(HandoutError::Kernel)));
                 break;
@@ -90,7 +90,7 @@ pub(crate) fn serve<T: Handout>(
         if let Some(idle) = idle.take() {
             idle();
         }
-        program.line.rest();
+        program.line.note_idle();
         let patience = if burst.pause() { Burst::PATIENCE } else { LOOK };
         poller.sleep(Some(patience.as_nanos() as u64));
         if looked.elapsed() >= LOOK {
@@ -98,7 +98,7 @@ pub(crate) fn serve<T: Handout>(
             if program.is_gone() {
                 break;
             }
-            program.entered.retain(ClientDir::is_there);
+            program.entered.retain(ClientDir::is_served);
         }
     }
     Ok(())

@@ -96,7 +96,6 @@ impl Parent {
         Ok(Self { dir, version, top, siblings, protected: Vec::new(), bound: None, _lock: lock })
     }
 
-    /// The names of its children.
     pub(super) fn children(&self) -> Result<BTreeSet<String>, Failure> {
         let failed =
             |e: io::Error| Failure::system(format!("control group {}", self.dir.display())).because(e);
@@ -365,7 +364,6 @@ fn default_weight(text: &str) -> Option<u64> {
     number_after(text, "default").or_else(|| text.lines().next()?.trim().parse().ok())
 }
 
-/// What a group's memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Memory {
     /// Page cache that can be dropped, in bytes: without files in memory (tmpfs).

@@ -37,7 +37,6 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The subjects of a task.
     fn subjects_of(&self, task: &Task) -> Vec<&Contender> {
         self.subjects.iter().filter(|subject| subject.kind.applies_to(task)).collect()
     }

@@ -252,7 +252,6 @@ pub struct MountedSubject {
     pub root: PathBuf,
     /// The process that serves it, where there is one.
     pub service: Option<Service>,
-    /// What is mounted within it.
     within: Option<PathBuf>,
     kind: Kind,
     is_mounted: bool,

@@ -18,7 +18,6 @@ const PAUSE: Duration = Duration::from_millis(5);
 pub struct MemoryCharge {
     /// This process and its children.
     pub client_bytes: u64,
-    /// The service, where there is one.
     pub service_bytes: u64,
 }
 

@@ -139,7 +139,6 @@ impl Mounts {
         }
     }
 
-    /// The roots of all mounts.
     #[must_use]
     pub fn roots(&self) -> &[PathBuf] {
         &self.roots

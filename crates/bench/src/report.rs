@@ -76,7 +76,6 @@ pub struct TaskReport {
 /// A subject in a task.
 #[derive(Debug, Serialize)]
 pub struct SubjectReport {
-    /// Its name.
     pub subject: &'static str,
     /// The median time of a pass, in seconds.
     pub seconds: Option<f64>,
@@ -307,7 +306,6 @@ pub fn heading(report: &Report) -> String {
     text
 }
 
-/// The table of a task.
 #[must_use]
 pub fn table(task: &TaskReport) -> String {
     let mut text = String::new();

@@ -11,7 +11,6 @@ const LOOK: Duration = Duration::from_millis(2);
 /// A process that serves a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Service {
-    /// Its process id.
     pub pid: u32,
 }
 

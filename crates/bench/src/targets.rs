@@ -78,7 +78,6 @@ pub const EQUAL: &str = "s3-throughput-equal";
 /// One bar.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Target {
-    /// The task's name.
     pub task: &'static str,
     /// The only one of Vellum's subjects it is for; None: those that have none of their own in this task.
     #[serde(skip)]

@@ -22,7 +22,6 @@ struct Entry {
     id: u32,
 }
 
-/// A list.
 #[derive(Clone)]
 pub(crate) struct Acl(Vec<Entry>);
 

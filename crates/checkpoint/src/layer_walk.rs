@@ -48,7 +48,6 @@ impl<'a> From<&'a PathBuf> for Upper<'a> {
 /// What a pass has come to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Amount {
-    /// Objects in the layer.
     pub(crate) objects: u64,
     /// Objects that were copied.
     pub(crate) copied: u64,

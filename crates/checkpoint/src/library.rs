@@ -213,7 +213,6 @@ fn loaded(maps: &[u8]) -> Option<(PathBuf, u64)> {
     })
 }
 
-/// A digest of a library.
 pub(super) fn digest(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -33,7 +33,6 @@ impl Checkpoints {
         })
     }
 
-    /// The one that a path names.
     pub(crate) fn from_path(path: &Path) -> Result<(Self, String), Failure> {
         let bad = || {
             Failure::input(format!(

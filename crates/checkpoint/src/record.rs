@@ -27,7 +27,6 @@ pub struct Record {
     pub vellum: String,
     /// The version of CRIU.
     pub criu: String,
-    /// The container's name.
     pub container: String,
     /// When, in seconds since 1970.
     pub taken: u64,

@@ -60,7 +60,6 @@ pub struct Take {
 /// A checkpoint that was taken.
 #[derive(Clone, Debug)]
 pub struct TakeOutcome {
-    /// Where it is.
     pub path: PathBuf,
     /// What it says of itself.
     pub record: Record,

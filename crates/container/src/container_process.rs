@@ -29,7 +29,6 @@ pub struct ContainerProcess {
 }
 
 impl State {
-    /// The container of this name.
     pub fn running(&self, id: &str) -> Result<ContainerProcess, Failure> {
         let path = self.containers().join(plain_name("container", id)?);
         // Who can have it finds a dead one, or none.

@@ -29,7 +29,6 @@ struct Object {
 /// A directory, and what is in it.
 type DirListing = (Object, Vec<(OsString, Object)>);
 
-/// Where a tree is.
 trait Tree {
     /// The directory at a path below its root. No symbolic link on the way is followed.
     fn list(&self, path: &Path) -> io::Result<DirListing>;

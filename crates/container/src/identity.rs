@@ -23,14 +23,12 @@ pub enum Lowers {
     },
     /// A directory tree.
     Tree {
-        /// Where it was.
         dir: PathBuf,
         /// Of all names in it, and what they are.
         fingerprint: String,
     },
     /// A directory tree on CephFS.
     FarTree {
-        /// Where it was.
         layer: CephLayer,
         /// As that of a tree of this host.
         fingerprint: String,

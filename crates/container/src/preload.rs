@@ -14,7 +14,6 @@ pub const LIBRARY: &str = "libvellum.so";
 const INSTALLED: &str = "/usr/lib/vellum";
 /// Where both are in a container.
 pub const INSIDE: &str = "/.vellum";
-/// The name of the socket there.
 const SOCKET: &str = "socket";
 /// Tells the library where the socket is.
 const SOCKET_VARIABLE: &str = "VELLUM_SOCKET";

@@ -215,7 +215,6 @@ fn pool_socket(pool: Option<&Pool>) -> Option<PathBuf> {
 /// Everything that is known before the container's directory is there.
 pub(super) struct Start<'a> {
     pub(super) request: &'a Request,
-    /// Where the image is.
     pub(super) image: Image,
     pub(super) runtime: Runtime,
     pub(super) plan: Plan,

@@ -52,7 +52,6 @@ pub struct Settings {
     pub(crate) socket: bool,
 }
 
-/// Where an image was.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "lowercase")]
 pub enum Image {

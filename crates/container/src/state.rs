@@ -127,12 +127,10 @@ impl State {
         &self.dir
     }
 
-    /// Where containers are.
     pub(super) fn containers(&self) -> PathBuf {
         self.dir.join(CONTAINERS)
     }
 
-    /// Where layers are.
     pub fn layers(&self) -> LayerStore {
         LayerStore::at(self.dir.join(LAYERS))
     }

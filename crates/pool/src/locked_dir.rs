@@ -93,7 +93,6 @@ impl LockedDir {
         }
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -14,7 +14,6 @@ pub(crate) const NAME_MAX: usize = 64;
 pub struct PoolName(String);
 
 impl PoolName {
-    /// The text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

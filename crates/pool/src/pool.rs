@@ -39,7 +39,6 @@ pub struct Member {
     pub process: u32,
     /// Where its mounts are, when it is a service.
     pub mountpoints: Vec<PathBuf>,
-    /// Its name.
     pub program: String,
 }
 
@@ -238,7 +237,6 @@ impl Pool {
         )))
     }
 
-    /// What it uses.
     #[must_use]
     pub fn usage(&self) -> PoolUse {
         self.groups.usage()

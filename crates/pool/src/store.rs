@@ -15,7 +15,6 @@ const SYSTEM: &str = "/etc/vellum/pools";
 const RUNTIME: &str = "/run/vellum";
 /// Names another directory.
 pub(crate) const VARIABLE: &str = "VELLUM_POOLS";
-/// The file of a pool.
 const FILE: &str = "pool.toml";
 /// Locked by who compares pools with each other; no pool has such a name.
 const LOCK: &str = ".lock";
@@ -81,7 +80,6 @@ impl Store {
         Ok(names)
     }
 
-    /// The settings of a pool.
     pub fn read(&self, name: &PoolName) -> Result<Settings, Failure> {
         self.find(name)?.ok_or_else(|| self.no_such(name))
     }

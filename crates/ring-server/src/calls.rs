@@ -232,7 +232,6 @@ impl<T: Handout> ProvenObject<T> {
         shown.ok_or(HandoutError::Kernel)
     }
 
-    /// The program's counts there.
     fn counts(&self, program: &Program<'_, T>) -> Arc<Counts> {
         let is_same = |entered: &&ClientDir<T>| entered.tree.as_ptr() == Arc::as_ptr(&self.tree);
         let same = program.entered.iter().find(is_same);

@@ -33,7 +33,6 @@ const WAITING: usize = 256;
 /// What is under way.
 #[derive(Debug)]
 pub(crate) struct InflightFds {
-    /// Whose each one is.
     places: [AtomicU64; MOST],
     /// Connections that are over, with what has not been taken.
     left: Mutex<Vec<(UnixStream, InflightPermit)>>,
@@ -158,7 +157,6 @@ impl Line {
         self.socket.as_ref()
     }
 
-    /// Its descriptor.
     pub(crate) fn fd(&self) -> io::Result<BorrowedFd<'_>> {
         self.socket().map(AsFd::as_fd).ok_or_else(|| io::ErrorKind::NotConnected.into())
     }

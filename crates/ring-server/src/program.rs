@@ -32,7 +32,6 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Directories that a program has entered.
 const ENTERED_MAX: usize = 64;
 
-/// A program with a ring.
 pub(crate) struct Program<'a, T: Handout> {
     pub(crate) server: &'a RingServer<T>,
     pub(crate) who: Prover,

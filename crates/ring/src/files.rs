@@ -83,7 +83,6 @@ pub const MAKE_LINK: u16 = 8;
 pub const PROVE: u16 = 10;
 /// A file in the directory of a [`PROVE`].
 pub const PROOF_FROM: &core::ffi::CStr = c"file";
-/// Where it is to be.
 pub const PROOF_TO: &core::ffi::CStr = c"into/file";
 
 /// Flag of a request: nothing is mounted over the name, for the program has looked.

@@ -22,7 +22,6 @@ pub struct Request {
     pub core: u32,
 }
 
-/// The head of a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Response {
     /// 0, or an errno.

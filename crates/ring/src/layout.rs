@@ -8,7 +8,6 @@ use core::mem::{offset_of, size_of};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"vellring");
 /// The version of this layout and of the protocol over it. Any change of either is a new number.
 pub const VERSION: u32 = 1;
-/// The most slots of a ring.
 pub const SLOTS_MAX: u32 = 256;
 /// The most bytes of data of a slot.
 pub const DATA_MAX: u32 = 16 << 20;
@@ -123,7 +122,6 @@ impl Layout {
         Ok(Self { slots, data })
     }
 
-    /// Slots of the ring.
     #[must_use]
     pub const fn slots(&self) -> u32 {
         self.slots

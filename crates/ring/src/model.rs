@@ -42,7 +42,6 @@ impl Model {
     }
 }
 
-/// A region of a model.
 #[derive(Clone, Copy, Debug)]
 pub struct Region<'m>(&'m Model);
 

@@ -29,7 +29,6 @@ pub struct Ring<'m, P> {
 
 /// What came of looking at a slot.
 pub(crate) enum SlotCheck<'r, P: Platform> {
-    /// A call.
     Taken(Call<'r, P>),
     Nothing,
     /// The word changed too often.

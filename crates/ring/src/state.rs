@@ -30,7 +30,6 @@ pub(crate) const fn word(epoch: NonZeroU16, state: u32) -> u32 {
     (epoch.get() as u32) << 16 | state
 }
 
-/// The word without the flag.
 pub(crate) const fn without_sleep_flag(word: u32) -> u32 {
     word & !SLEEPS
 }

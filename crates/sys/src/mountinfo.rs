@@ -15,7 +15,6 @@ pub struct Mount {
     pub root: PathBuf,
     /// Where it is mounted.
     pub point: PathBuf,
-    /// Its filesystem's type.
     pub fs_type: String,
     pub source: Vec<u8>,
     /// Options of the mount, then of the filesystem.

@@ -29,7 +29,6 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlag
 /// That a file cannot be run. Some hosts add it to every memory file (sysctl `vm.memfd_noexec`).
 pub const SEAL_EXEC: SealFlags = SealFlags::from_bits_retain(0x20);
 
-/// Which memory it is.
 #[derive(Debug)]
 pub struct MemoryKind {
     /// The name that /proc shows.
@@ -184,7 +183,6 @@ fn errno(error: std::io::Error) -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
 
-/// A word of the memory.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct MemoryWord(AtomicU64);

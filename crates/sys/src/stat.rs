@@ -37,7 +37,6 @@ pub struct Stat {
     pub nlink: u32,
     /// Owner.
     pub uid: u32,
-    /// Group.
     pub gid: u32,
     /// Last access.
     pub atime: Time,

@@ -3,7 +3,6 @@
 use rustix::io::Errno;
 use std::time::Duration;
 
-/// Whose use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UsageScope {
     /// This process, all of its threads, those that have ended included.

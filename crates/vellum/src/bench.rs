@@ -5,7 +5,6 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use vellum_service::Failure;
 
-/// Its name.
 const PROGRAM: &str = "vellum-bench";
 
 /// Becomes that program: the one beside this one, or else one that the shell would find. Comes back only when there is none.

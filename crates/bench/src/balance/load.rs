@@ -34,7 +34,6 @@ pub enum Load {
 /// What a process has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProcessResult {
-    /// Operations.
     pub operations: u64,
     /// Bytes that it has read.
     pub read: u64,

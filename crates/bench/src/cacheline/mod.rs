@@ -44,7 +44,6 @@ pub struct LineCount {
     pub client_writes: u64,
     /// Clients whose requests were seen.
     pub clients: u64,
-    /// Such lines.
     pub shared_lines: u64,
     /// The instructions that wrote what clients share (or threads, where there are no clients), as `file+0xADDRESS` with the address that `addr2line -e FILE` takes, and how often.
     pub sites: BTreeMap<String, u64>,

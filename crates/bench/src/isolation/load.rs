@@ -30,7 +30,6 @@ pub(super) struct OtherLoad {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Images {
     pub(super) count: usize,
-    /// Bytes of each.
     pub(super) bytes: u64,
     /// Bytes of a write.
     pub(super) piece: u64,

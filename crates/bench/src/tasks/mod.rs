@@ -39,7 +39,6 @@ pub fn group_named(name: &str) -> Option<impl Iterator<Item = &'static Task>> {
     Some(group(prefix))
 }
 
-/// The task of this name.
 #[must_use]
 pub fn named(name: &str) -> Option<&'static Task> {
     TASKS.iter().find(|task| task.name == name)

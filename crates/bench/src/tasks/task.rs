@@ -22,7 +22,6 @@ pub struct Env<'a> {
     pub testbed: &'a Testbed,
 }
 
-/// A step of a task.
 pub type Step = fn(&Env<'_>) -> Result<()>;
 
 /// What a task is judged by.

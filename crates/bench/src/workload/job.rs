@@ -19,7 +19,6 @@ pub(crate) const RESULT: &str = "result: ";
 /// What a client is told.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Part {
-    /// The task's name.
     pub task: String,
     /// The place's directory and its scale.
     pub place: (PathBuf, f64),
@@ -45,7 +44,6 @@ pub enum Job {
     /// Makes, looks at or removes files.
     Names {
         kind: names::Kind,
-        /// Its directory.
         dir: PathBuf,
         /// How many files.
         files: usize,

@@ -24,7 +24,6 @@ impl CephDir {
         if held.kind == FileKind::Directory { Ok((Self(held), attr)) } else { Err(Errno::NOTDIR.into()) }
     }
 
-    /// The directory of its snapshots.
     pub(super) fn snapshots(&self) -> Result<Self> {
         let inode = Arc::new(self.0.inode.snapshots()?);
         Ok(Self(InodeHandle { inode, kind: FileKind::Directory }))

@@ -233,7 +233,6 @@ macro_rules! impl_object {
 /// Anything in a directory.
 pub(super) struct CephHandle(pub(super) InodeHandle);
 
-/// A directory.
 pub(super) struct CephDir(pub(super) InodeHandle);
 
 /// An open regular file.

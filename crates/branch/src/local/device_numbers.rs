@@ -23,7 +23,6 @@ pub(super) struct Home {
 }
 
 impl Home {
-    /// The home of a root.
     pub(super) const fn new(root: &Stat, fs: &FsStat) -> Self {
         Self { device: root.dev, mount: root.mount, is_stacked: fs.kind == OVERLAYFS }
     }

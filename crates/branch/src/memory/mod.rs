@@ -22,7 +22,6 @@ use vellum_vfs::{Branch, BranchDir, BranchFile, Errno, Name, OpenMode, Result, S
 /// Device numbers of disks; each new one is another filesystem.
 static NEXT_DEV: AtomicU64 = AtomicU64::new(0x4d00);
 
-/// A directory.
 type MemoryDir = Dir<Disk>;
 /// An open regular file.
 type MemoryFile = File<Disk>;

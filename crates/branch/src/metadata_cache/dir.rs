@@ -9,7 +9,6 @@ use vellum_vfs::{
     Attr, BranchDir, BranchFile, DirItem, Errno, Error, FileKind, Name, Object, OpenMode, Result,
 };
 
-/// A directory.
 pub(super) struct MetadataCacheDir {
     pub(super) node: Arc<Node>,
     pub(super) inner: Arc<dyn BranchDir>,

@@ -97,7 +97,6 @@ pub(crate) struct File<M: Medium> {
     mode: OpenMode,
 }
 
-/// A directory.
 pub(crate) struct Dir<M: Medium> {
     pub(crate) pin: Pin<M>,
 }

@@ -6,7 +6,6 @@ use std::any::Any;
 use std::sync::Arc;
 use vellum_vfs::{Attr, BranchDir, BranchFile, Name, Object, OpenMode, RenameFlags, Result, SetTime};
 
-/// A directory.
 pub(super) struct WritebackDir {
     inner: Arc<dyn BranchDir>,
     way: LogAccess,

@@ -18,8 +18,6 @@ pub struct WritebackLimits {
 }
 
 impl WritebackLimits {
-    /// Least bytes.
     pub const BYTES_MIN: u64 = RING_MIN;
-    /// Most bytes.
     pub const BYTES_MAX: u64 = RING_MAX;
 }

@@ -32,7 +32,6 @@ const HEAD: usize = 4;
 const WORD: u64 = size_of::<u64>() as u64;
 /// A ring with nothing in it is given back when so many bytes have been written to it.
 const GIVEN_BACK: u64 = 4 << 20;
-/// Its memory.
 const MEMORY: MemoryKind = MemoryKind {
     name: c"vellum-dirty",
     magic: 0x7665_6c6c_6472_0001,
@@ -375,7 +374,6 @@ impl Log {
 }
 
 impl State {
-    /// Which entry is at a position.
     fn entry(&self, position: u64) -> Option<usize> {
         self.entries.binary_search_by_key(&position, |entry| entry.position).ok()
     }

@@ -18,7 +18,6 @@ const WAITING_MAX: usize = 256;
 /// Written at once, in blocks.
 const RUN_MAX: usize = 256;
 
-/// The contents of a file.
 #[derive(Debug, Default)]
 pub(crate) struct FileData {
     size: AtomicU64,

@@ -46,7 +46,6 @@ pub struct ZonedTree {
     ending: Arc<(Mutex<bool>, Condvar)>,
 }
 
-/// An error of the store.
 pub(super) fn failed(error: store::Error) -> Error {
     Error::new(error.errno(), "zoned store")
 }

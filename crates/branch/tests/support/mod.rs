@@ -132,7 +132,6 @@ pub fn put(dir: &dyn BranchDir, name: &CStr, data: &[u8]) -> Arc<dyn BranchFile>
     file
 }
 
-/// All of a file.
 pub fn get(file: &dyn BranchFile) -> Vec<u8> {
     let mut buf = vec![0; usize::try_from(file.stat().expect("stat").size).expect("small")];
     let count = file.read_at(&mut buf, 0).expect("read");

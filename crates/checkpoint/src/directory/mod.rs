@@ -34,7 +34,6 @@ const UNFINISHED: &str = ".unfinished-";
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// A directory of checkpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Directory {
     dir: PathBuf,

@@ -16,7 +16,6 @@ use vellum_service::Failure;
 /// How often it is looked whether a container has been restored.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A checkpoint in an object.
 #[derive(Debug)]
 pub(crate) struct ObjectReader {
     object: Arc<Object>,

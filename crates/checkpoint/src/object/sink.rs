@@ -108,7 +108,6 @@ fn available() -> Option<u64> {
 }
 
 impl WritePipeline {
-    /// Begins an object.
     pub(crate) fn begin(out: Box<dyn ByteSink>, how: WriteOptions) -> Result<Self, Failure> {
         let most = (available().unwrap_or(0) / OF_AVAILABLE).clamp(*WAITING.start(), *WAITING.end());
         Self::with_room(out, most as usize / PART, how)

@@ -310,7 +310,6 @@ impl RestoreRun<'_> {
     }
 }
 
-/// The word after an option.
 fn after(words: &[OsString], option: &str) -> Option<PathBuf> {
     let at = words.iter().position(|word| word == option)?;
     words.get(at + 1).map(PathBuf::from)

@@ -33,7 +33,6 @@ impl Algorithm {
         }
     }
 
-    /// The digest of bytes.
     pub(super) fn digest(self, bytes: &[u8]) -> Digest {
         let mut state = State::new(self);
         state.update(bytes);

@@ -138,7 +138,6 @@ pub(super) struct Process {
     pub(super) user: Text,
 }
 
-/// The texts in a list.
 pub(super) fn texts(list: &List<String>) -> Vec<String> {
     list.iter().map(|text| text.0.clone()).collect()
 }

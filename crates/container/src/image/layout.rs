@@ -26,7 +26,6 @@ const LAYERS_MAX: usize = 500;
 /// A layer as it is packed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Blob {
-    /// Its path in the layout.
     pub(super) path: PathBuf,
     pub(super) size: u64,
     /// Digest of the file.
@@ -50,7 +49,6 @@ pub struct Defaults {
     pub user: Option<String>,
 }
 
-/// An image in a layout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     layers: Vec<Blob>,

@@ -167,7 +167,6 @@ impl Groups {
         Ok(())
     }
 
-    /// Their directories.
     pub fn dirs(&self) -> impl Iterator<Item = &Path> {
         self.groups.iter().map(|group| group.dir.as_path())
     }

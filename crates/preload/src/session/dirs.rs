@@ -24,7 +24,6 @@ impl DirLocation {
     }
 }
 
-/// Which directory a path names.
 pub(crate) fn look(directory: i32, path: &CStr) -> Option<DirLocation> {
     let mask = STATX_TYPE | STATX_INO | STATX_MNT_ID;
     DirLocation::new(&attributes::at(directory, path, AT_STATX_DONT_SYNC, mask).ok()?)

@@ -164,7 +164,6 @@ impl Greeting {
     }
 }
 
-/// Sends a number.
 pub(crate) fn send(socket: i32, number: u64) -> bool {
     let words = [raw::word(socket), &raw const number as usize, 8, MSG_NOSIGNAL, 0, 0];
     raw::plain(raw::number::SENDTO, words) == 8

@@ -117,13 +117,11 @@ pub(crate) unsafe fn ask(directory: i32, path: usize, flags: i32, mask: u32) -> 
     }
 }
 
-/// What is at a path.
 pub(crate) fn at(directory: i32, path: &CStr, flags: i32, mask: u32) -> Result<Statx, i32> {
     // SAFETY: it is a string.
     unsafe { ask(directory, path.as_ptr() as usize, flags, mask) }
 }
 
-/// What a descriptor is.
 pub(crate) fn stat_fd(fd: i32) -> Result<Statx, i32> {
     at(fd, c"", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE | STATX_INO | STATX_MNT_ID)
 }

@@ -49,7 +49,6 @@ pub(crate) struct Split {
     /// 0: there is none, the name is one of the directory that the path begins at.
     pub(crate) parent: usize,
     pub(crate) name: usize,
-    /// Where the name ends.
     pub(crate) end: usize,
 }
 

@@ -8,7 +8,6 @@ use std::ffi::CStr;
 use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock};
 
-/// The socket of the test.
 static SOCKET: OnceLock<&'static CStr> = OnceLock::new();
 /// The device whose directories take tokens.
 static UNION: OnceLock<u64> = OnceLock::new();

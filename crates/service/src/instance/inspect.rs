@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 /// An instance: what it is made of and what it uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InstanceReport {
-    /// Version of the service.
     pub version: String,
     /// Process id of the service, in its own namespace.
     pub pid: u32,

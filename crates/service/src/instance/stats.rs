@@ -9,7 +9,6 @@ use vellum_fuse::{SessionHandle, TIME_CLASSES, Times};
 /// One instance since it was mounted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct InstanceStats {
-    /// Version of the service.
     pub version: String,
     /// Process id of the service, in its own namespace.
     pub pid: u32,

@@ -23,7 +23,6 @@ pub struct Tree(String);
 type Pair = (Arc<dyn Branch>, Arc<dyn Branch>);
 
 impl Tree {
-    /// The tree that an option names.
     pub(crate) fn named(text: &OsStr) -> Option<Self> {
         text.to_str()?.strip_prefix(SCHEME).map(|files| Self(files.to_owned()))
     }

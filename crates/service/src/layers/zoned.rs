@@ -36,7 +36,6 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Mode of directories that are made for a layer.
 const DIR_MODE: u32 = 0o755;
 
-/// A branch of any kind.
 type Open = Arc<dyn Branch>;
 
 /// A directory in a store.

@@ -47,7 +47,6 @@ impl View {
         }
     }
 
-    /// The names in a directory.
     pub(super) fn list(
         &self,
         dir: &dyn BranchDir,

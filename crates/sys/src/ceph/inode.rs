@@ -39,7 +39,6 @@ pub struct CephChange {
     pub mode: Option<u32>,
     /// Owner.
     pub uid: Option<u32>,
-    /// Group.
     pub gid: Option<u32>,
     /// Size in bytes.
     pub size: Option<u64>,

@@ -47,7 +47,6 @@ pub struct CephAccess<'a> {
     pub conf: Option<&'a CStr>,
     /// The client's name without `client.`.
     pub id: Option<&'a CStr>,
-    /// The filesystem's name.
     pub filesystem: Option<&'a CStr>,
 }
 

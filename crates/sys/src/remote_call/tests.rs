@@ -91,7 +91,6 @@ fn started(name: &str) -> Child {
     child
 }
 
-/// Where it has a function.
 fn within(child: &Child, function: extern "C" fn()) -> RemoteFunction {
     let (mine, its) = (base(std::process::id()), base(child.id()));
     let (mine, its) = mine.zip(its).expect("where this program is");

@@ -23,7 +23,6 @@ pub(crate) struct Entries {
 
 #[derive(Default)]
 struct EntryCache {
-    /// Nodes of entries.
     live: ChildNodes<Node>,
     /// All names, once they were listed.
     listing: Option<Listing>,

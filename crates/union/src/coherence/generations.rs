@@ -49,7 +49,6 @@ pub(crate) struct FileGeneration {
 }
 
 impl Generations {
-    /// Its memory.
     pub const MEMORY: MemoryKind =
         MemoryKind { name: c"vellum-generations", magic: memory::GENERATIONS, words: WORDS..=WORDS };
 

@@ -110,7 +110,6 @@ impl<'a> LockedDirs<'a> {
 }
 
 impl<'a> LockedNames<'a> {
-    /// The directory.
     pub(crate) fn dir(&self) -> &'a Dir {
         self.dir
     }
@@ -127,7 +126,6 @@ impl<'a> LockedNames<'a> {
         Ok(())
     }
 
-    /// The node of a name.
     pub(crate) fn child(&self, name: Name<'_>) -> Result<Option<Arc<Node>>> {
         self.core.child(self.node, name)
     }

@@ -154,7 +154,6 @@ impl PartialFile {
         }
     }
 
-    /// Records the limit.
     pub(super) fn record_limit(&self, shape: &mut Shape) -> Result<()> {
         if shape.recorded != shape.limit {
             let record = Record { limit: shape.limit, ..self.record };

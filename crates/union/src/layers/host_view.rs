@@ -48,7 +48,6 @@ impl HostEntry {
 type HostListing = BTreeMap<Box<CStr>, (u64, Option<FileKind>)>;
 
 impl HostView {
-    /// The layer with this root.
     #[must_use]
     pub fn with_root(root: &dyn BranchDir) -> Self {
         let marking = MarkFormat::read(root);
@@ -70,7 +69,6 @@ impl HostView {
         Ok((!self.is_whiteout(name, &attr, &*object)?).then_some(HostEntry::Other(object)))
     }
 
-    /// The whiteout of a name.
     fn whiteout(&self, dir: &dyn BranchDir, name: Name<'_>) -> Result<Option<HostEntry>> {
         let Some(beside) = aufs_name(name).filter(|_| self.has_names) else { return Ok(None) };
         let beside = Name::new(&beside)?;
@@ -95,7 +93,6 @@ impl HostView {
         }
     }
 
-    /// The names in a directory.
     pub fn list(
         &self,
         dir: &dyn BranchDir,

@@ -12,7 +12,6 @@ use vellum_vfs::{Branch, BranchDir, NAME_MAX, Name};
 /// An inode in a layer: layer index, and the number that no other object of the layer has.
 pub(crate) type InodeKey = (u16, u64);
 
-/// One layer of the union.
 pub(crate) struct Layer {
     /// Where it is stored.
     pub(crate) branch: Arc<dyn Branch>,

@@ -198,7 +198,6 @@ pub(crate) fn is_whiteout_device(attr: &Attr) -> bool {
     attr.kind() == FileKind::CharDevice && attr.rdev == 0
 }
 
-/// The marks of a directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DirMarks {
     /// Nothing shows through from below.

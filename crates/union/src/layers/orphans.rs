@@ -12,7 +12,6 @@ use std::ffi::CStr;
 use std::sync::{Arc, Weak};
 use vellum_vfs::{BranchDir, Errno, Name, Result};
 
-/// All such names.
 pub(crate) struct OrphanNames {
     dir: Arc<dyn BranchDir>,
     /// By inode number: those that are there, or are about to be.

@@ -43,7 +43,6 @@ pub(crate) enum Whiteouts {
 /// The queue and the thread that clear removed directories.
 type Cleaner = (SyncSender<Waste>, JoinHandle<()>);
 
-/// The work directory.
 pub(crate) struct Work {
     dir: Arc<dyn BranchDir>,
     serial: AtomicU64,

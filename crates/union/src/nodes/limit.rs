@@ -39,7 +39,6 @@ impl Default for NodeLimit {
 }
 
 impl NodeLimit {
-    /// Most nodes.
     #[must_use]
     pub fn most(&self) -> usize {
         self.most.load(Relaxed)

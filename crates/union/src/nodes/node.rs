@@ -54,7 +54,6 @@ pub(crate) struct Node {
     origin: Arc<Origin>,
 }
 
-/// Where nodes have their ids from.
 pub(crate) trait IdSource: Send + Sync {
     /// A node has ended, `key` being its object as it is found now.
     fn ended(&self, id: NodeId, key: Option<InodeKey>);
@@ -67,7 +66,6 @@ pub(crate) struct Origin(Weak<dyn IdSource>);
 
 /// What a node is.
 pub(crate) enum Body {
-    /// A directory.
     Dir(Box<Dir>),
     /// Anything else.
     File(NodeFile),
@@ -103,7 +101,6 @@ impl Deref for NodeFile {
     }
 }
 
-/// A directory of the union.
 pub(crate) struct Dir {
     /// Its entries, as far as they are known, and the lock of its names.
     pub(crate) entries: Entries,
@@ -141,9 +138,7 @@ pub(crate) struct UpperDir {
 /// Owner, group and mode of something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
-    /// User.
     pub(crate) uid: u32,
-    /// Group.
     pub(crate) gid: u32,
     /// Type and permission bits.
     pub(crate) mode: u32,
@@ -294,7 +289,6 @@ pub(crate) struct RareState {
     pub(crate) orphan_times: Option<(Timestamp, Timestamp)>,
 }
 
-/// Where the inode is.
 pub(crate) enum InodeLocation {
     /// In a lower layer.
     Lower(LowerLocation),

@@ -55,7 +55,6 @@ impl Counts {
         self.0 & !Self::PENDING
     }
 
-    /// The node is there.
     const fn with_node(self) -> Self {
         Self(self.lookups())
     }
@@ -69,7 +68,6 @@ impl Counts {
     }
 }
 
-/// A number of lookups.
 fn number(lookups: u64) -> u32 {
     u32::try_from(lookups).map_or(Counts::PENDING - 1, |count| count.min(Counts::PENDING - 1))
 }

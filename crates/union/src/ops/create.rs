@@ -30,7 +30,6 @@ const ACCESS_ACL: &CStr = c"system.posix_acl_access";
 pub(crate) enum NewObject<'a> {
     /// A regular file.
     File,
-    /// A directory.
     Dir,
     /// A device, fifo or socket: kind and device number.
     Node(FileKind, u64),

@@ -128,7 +128,6 @@ impl Layers {
         }
     }
 
-    /// The inode of a file.
     pub(crate) fn key_of_file(&self, file: &File) -> Option<InodeKey> {
         let state = file.state.read();
         match state.inode {

@@ -33,7 +33,6 @@ pub fn step(world: &World, worker: usize) {
     }
 }
 
-/// One of these.
 pub fn create_or_remove(world: &World, worker: usize, what: &'static CStr, to: &'static CStr) {
     match thread_rng().gen_range(0..5) {
         0 | 1 => create(world, worker, what),

@@ -61,7 +61,6 @@ fn past<T>(
     })
 }
 
-/// A call over the ring.
 fn over_the_ring<T>(world: &World, call: impl FnOnce(&Service, &Client<'_>) -> Verdict<T>) -> Came<T> {
     let service = world.service();
     let announced = Announced(AtomicBool::new(false), &service.life);

@@ -69,7 +69,6 @@ impl Layers {
         Self::upper_of(disk, number)
     }
 
-    /// The memory branch of an upper.
     pub fn upper_of(disk: &MemoryBranch, number: usize) -> Arc<MemoryBranch> {
         disk.subtree(&format!("upper{number}")).expect("a directory on the disk")
     }

@@ -117,7 +117,6 @@ impl Stage {
         union
     }
 
-    /// The tree of a union.
     pub fn look(&self, fs: &Union) -> Tree {
         // Without privilege only files and directories can keep their numbers.
         let numbered = |kind| self.kind.privileged || matches!(kind, FileKind::Regular | FileKind::Directory);

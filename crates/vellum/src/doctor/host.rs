@@ -46,7 +46,6 @@ impl Host {
         std::fs::read_to_string(self.at(path)).ok()
     }
 
-    /// A program of PATH.
     pub(super) fn program(&self, name: &str) -> Option<PathBuf> {
         std::env::split_paths(&self.path).map(|dir| dir.join(name)).find(|path| self.at(path).is_file())
     }

@@ -24,7 +24,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// What OpenMetrics calls itself.
 const FORMAT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Where to listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
     /// A port of this machine alone.

@@ -40,7 +40,6 @@ struct WriteMode {
     is_logged: bool,
 }
 
-/// A branch of any kind.
 type Open = Arc<dyn Branch>;
 
 /// Opens a layer to read it, within [`PATIENCE`]. To be called when the process has given its rights up: threads are started.

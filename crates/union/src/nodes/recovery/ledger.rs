@@ -174,7 +174,6 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Its memory.
     pub const MEMORY: MemoryKind =
         MemoryKind { name: c"vellum-ledger", magic: 0x7665_6c6c_756d_0005, words: WORDS..=WORDS };
 

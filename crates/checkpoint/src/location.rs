@@ -83,7 +83,7 @@ impl Checkpoints {
     /// One, to be restored, and what it says of itself. `scratch`: a directory where something may be made for a moment.
     pub(crate) fn find(&self, name: &str, scratch: &Path) -> Result<(ObjectReader, Record), Failure> {
         match self {
-            Self::Directory(directory) => Ok((directory.find(name, scratch)?, directory.record(name)?)),
+            Self::Directory(directory) => directory.find(name, scratch),
             Self::Zoned(zoned) => zoned.find(name),
         }
     }

@@ -59,7 +59,8 @@ impl<W: Write + Send> ToStream<W> {
     fn end(&mut self) -> io::Result<()> {
         let at = self.at;
         self.part(&[])?;
-        self.to.write_all(&at.to_le_bytes())
+        self.to.write_all(&at.to_le_bytes())?;
+        self.to.flush()
     }
 }
 
@@ -168,8 +169,12 @@ impl Write for Standard {
         self.retry(PollFlags::OUT, |file| file.write(bytes))
     }
 
+    /// Whoever ends the container afterwards relies on it, if it is a file.
     fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        match self.0.sync_all() {
+            Err(e) if e.kind() == io::ErrorKind::InvalidInput => Ok(()),
+            done => done,
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use vellum_pool::{Pool, PoolName, Store};
 use vellum_service::Failure;
 use vellum_service::instance::STATS;
 use vellum_service::instance::stats::InstanceStats;
-use vellum_service::mounts::mountpoint::{FS_TYPE, mounts, top_mount};
+use vellum_service::mounts::mountpoint::{FS_TYPE, Mount, mounts};
 
 /// How long all services together may take to answer; one that hangs must not hang who looks at the others.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -80,6 +80,7 @@ pub fn ask_all(choice: &Choice) -> Result<Answers, Failure> {
         };
     }
     let mut found = Answers::default();
+    let table = mounts("self");
     for point in points {
         match answers.remove(&point) {
             None => found.silent.push(point),
@@ -95,7 +96,7 @@ pub fn ask_all(choice: &Choice) -> Result<Answers, Failure> {
                 let pool = pools.get(&stats.pid).cloned();
                 if choice.pool.is_none() || choice.pool == pool {
                     let resident = resident(stats.pid);
-                    let waiting = waiting(&point);
+                    let waiting = waiting(&table, &point);
                     found.all.push(Answer { pool, stats, resident, waiting });
                 }
             }
@@ -129,9 +130,9 @@ fn pools() -> Result<BTreeMap<u32, PoolName>, Failure> {
 }
 
 /// The length of the kernel's queue for the mount at `point`, which `fusectl` tells if it is mounted.
-fn waiting(point: &Path) -> Option<u64> {
-    let device = top_mount(point)?.device;
-    let number = device.strip_prefix("0:")?;
+fn waiting(table: &[Mount], point: &Path) -> Option<u64> {
+    let mount = table.iter().rfind(|mount| mount.point == point)?;
+    let number = mount.device.strip_prefix("0:")?;
     let text = std::fs::read_to_string(format!("/sys/fs/fuse/connections/{number}/waiting")).ok()?;
     text.trim().parse().ok()
 }

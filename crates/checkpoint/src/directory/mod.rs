@@ -116,12 +116,16 @@ impl Directory {
     }
 
     /// One, to be restored. `scratch`: a directory where something may be made for a moment.
-    pub(super) fn find(&self, name: &str, scratch: &Path) -> Result<ObjectReader, Failure> {
+    pub(super) fn find(&self, name: &str, scratch: &Path) -> Result<(ObjectReader, Record), Failure> {
         let dir = self.path(name)?;
-        let Some(object_info) = self.look(name)? else { return from_files(&dir, scratch) };
+        let Some(object_info) = self.look(name)? else {
+            return Ok((from_files(&dir, scratch)?, Record::read(&dir)?));
+        };
+        // Not from the file beside it: another command may just have replaced both.
+        let record = object_info.record()?;
         let display = dir.display().to_string();
         let parents = chain::needed(object_info.map()?.as_ref(), &display, &|name| self.look(name))?;
-        ObjectReader::new(object_info, parents, &display)
+        Ok((ObjectReader::new(object_info, parents, &display)?, record))
     }
 
     /// Looks at the object of one. None: there is none of this name, or it is no object.
@@ -145,6 +149,7 @@ impl Directory {
         manner: &CheckpointOptions,
     ) -> Result<(Box<dyn ByteSink>, WriteOptions), Failure> {
         chain::free(&self.list()?, &[name.to_owned()])?;
+        self.check_replaceable(name)?;
         let known = match &manner.parent {
             Some(parent) => {
                 if parent != name && self.look(parent)?.is_none() && self.path(parent).is_ok() {
@@ -167,6 +172,7 @@ impl Directory {
         let named = self.lock_exclusively().and_then(|alone| {
             // Others may have removed or made some in between.
             chain::free(&self.list()?, &[name.to_owned()])?;
+            self.check_replaceable(name)?;
             let display = unfinished.place.display().to_string();
             chain::open_parents(needs, &display, &|name| self.look(name)).map(|_| alone)
         });
@@ -177,6 +183,16 @@ impl Directory {
                 Err(why)
             }
         }
+    }
+
+    /// A checkpoint takes the place of an older one, and of nothing else.
+    fn check_replaceable(&self, name: &str) -> Result<(), Failure> {
+        let place = self.dir.join(plain_name("--name", name)?);
+        if place.symlink_metadata().is_err() || place.join(super::record::NAME).exists() {
+            return Ok(());
+        }
+        let taken = Failure::input(format!("{}: this is no checkpoint", place.display()));
+        Err(taken.remedy("give another --name, or another directory"))
     }
 
     /// Who has this may take names away and give them: nobody else does.
@@ -339,6 +355,30 @@ mod tests {
         for bad in ["", "..", "a/b", ".unfinished-1"] {
             assert_eq!(store.begin(bad).unwrap_err().exit_status(), 2, "{bad}");
         }
+    }
+
+    #[test]
+    fn only_a_checkpoint_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Directory::make("--to", dir.path()).unwrap();
+        fs::create_dir(dir.path().join("data")).unwrap();
+        fs::write(dir.path().join("data/words"), "words").unwrap();
+        fs::write(dir.path().join("file"), "words").unwrap();
+        std::os::unix::fs::symlink("nothing", dir.path().join("link")).unwrap();
+        for other in ["data", "file", "link"] {
+            let failure = store.begin_upper(other, &CheckpointOptions::default()).err().unwrap();
+            assert!(failure.exit_status() == 2 && failure.to_string().contains("no checkpoint"), "{failure}");
+            // It may have come meanwhile.
+            let unfinished = store.begin(other).unwrap();
+            fill(&unfinished, "1");
+            assert_eq!(store.name(other, &[], unfinished).unwrap_err().exit_status(), 2);
+        }
+        assert_eq!(fs::read_to_string(dir.path().join("data/words")).unwrap(), "words");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
+        let unfinished = store.begin("one").unwrap();
+        fill(&unfinished, "1");
+        store.name("one", &[], unfinished).unwrap();
+        store.check_replaceable("one").unwrap();
     }
 
     #[test]

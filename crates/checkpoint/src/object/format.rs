@@ -134,9 +134,14 @@ pub(crate) fn tail(at: u64, index: &Index, map: &Map, record: &Record) -> Result
     let map = postcard::to_stdvec(map).map_err(failed)?;
     let is_read =
         |index: &[u8]| index.len() as u64 <= INDEX_MAX && read::<Index>(index, MEMORY_MAX).is_some();
-    if (index.len() > SMALL && !is_read(&index)) || map.len() as u64 > INDEX_MAX {
+    if index.len() > SMALL && !is_read(&index) {
         return Err(Failure::input("the upper layer has more objects than a checkpoint may have")
             .remedy("have the container remove some"));
+    }
+    // One that nobody can read again would be found out when the container is gone.
+    if map.len() > SMALL && (map.len() as u64 > INDEX_MAX || read::<Map>(&map, MEMORY_MAX).is_none()) {
+        return Err(Failure::input("the contents are in more pieces than a checkpoint may have")
+            .remedy("take it without --parent"));
     }
     let record = serde_json::to_vec_pretty(record).map_err(|e| Failure::system("a record").because(e))?;
     let mut foot = at.to_le_bytes().to_vec();

@@ -78,13 +78,14 @@ fn directory(dir: &Path, sink: &Sink) -> Result<BTreeMap<String, Contents>, Fail
             all.extend(within.map(|(one, contents)| (format!("{name}/{one}"), contents)));
             continue;
         }
-        let put = File::open(&path).and_then(|file| file_of(file, sink));
+        let put = vellum_pool::regular_file::open(&path).and_then(|file| put_file(file, sink));
         all.insert(name, put.map_err(|e| Failure::at(&path, e))?);
     }
     Ok(all)
 }
 
-fn file_of(mut file: File, sink: &Sink) -> io::Result<Contents> {
+/// Puts a file in parts, so that little of it is in memory at a time.
+pub(super) fn put_file(mut file: File, sink: &Sink) -> io::Result<Contents> {
     let mut contents = Contents::default();
     let mut buffer = Vec::with_capacity(PART);
     loop {

@@ -1,6 +1,7 @@
 //! A checkpoint that is being made: an object of a container's images, its layer and its files, on its way to a [`ByteSink`].
 
-use super::format::{self, Contents, Index, Piece};
+use super::format::{self, Contents, Index};
+use super::from_files::put_file;
 use super::image_files::{Files, serve};
 use super::layer::LayerWriter;
 use super::map::Map;
@@ -10,7 +11,7 @@ use crate::detached_mount::DetachedMount;
 use crate::layer_walk::{Amount, Upper};
 use crate::record::Record;
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -100,15 +101,14 @@ impl ObjectWriter {
 
     /// Takes a file of this name, if it is there.
     pub(crate) fn file(&mut self, name: &str, from: &Path) -> Result<(), Failure> {
-        let bytes = match fs::read(from) {
+        let file = match File::open(from) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-            read => read.map_err(|e| Failure::at(from, e))?,
+            opened => opened.map_err(|e| Failure::at(from, e))?,
         };
         let Some(Progress::Writing(writing)) = &self.progress else { return Err(complete()) };
-        let put = writing.sink().put(&bytes).map_err(|e| Failure::at(from, e));
-        let (at, from, len) = (0, self.explained(put)?, bytes.len() as u64);
-        let pieces = if len == 0 { Vec::new() } else { vec![Piece { at, from, len }] };
-        self.etc.insert(name.to_owned(), Contents { size: len, pieces });
+        let put = put_file(file, writing.sink()).map_err(|e| Failure::at(from, e));
+        let contents = self.explained(put)?;
+        self.etc.insert(name.to_owned(), contents);
         Ok(())
     }
 

@@ -71,7 +71,7 @@ impl Statx {
     }
 
     /// As `struct stat`.
-    pub(crate) fn to_stat(&self) -> [u64; STAT_LEN] {
+    pub(crate) fn as_stat(&self) -> [u64; STAT_LEN] {
         let [mode, nlink, blksize] = [self.mode.into(), self.nlink.into(), self.blksize.into()];
         let [uid, gid] = [self.uid, self.gid].map(u64::from);
         let times = [self.atime, self.mtime, self.ctime];
@@ -189,7 +189,7 @@ mod tests {
                 [raw::word(raw::AT_FDCWD), path.as_ptr() as usize, stat.as_mut_ptr() as usize, 0, 0, 0];
             // SAFETY: the kernel fills this one structure.
             assert_eq!(unsafe { raw::call(raw::number::NEWFSTATAT, words) }, 0);
-            let ours = at(raw::AT_FDCWD, path, 0, STATX_BASIC_STATS).unwrap().to_stat();
+            let ours = at(raw::AT_FDCWD, path, 0, STATX_BASIC_STATS).unwrap().as_stat();
             assert_eq!(ours, stat, "{path:?}");
         }
     }

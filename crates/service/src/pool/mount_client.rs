@@ -9,6 +9,8 @@ use crate::layers::{self, OpenLayers};
 use crate::mounts::mountpoint;
 use crate::mounts::session_setup::mount_at;
 use rustix::fs::{Mode, OFlags};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -155,17 +157,23 @@ fn send_mount(
 
 /// Connects to a socket, however long its path is.
 fn connect(socket: &Path) -> io::Result<UnixStream> {
-    let service = if socket.as_os_str().len() <= ADDRESS_MAX {
-        UnixStream::connect(socket)?
-    } else {
-        let (dir, name) = (socket.parent(), socket.file_name());
-        let (Some(dir), Some(name)) = (dir, name) else { return Err(io::ErrorKind::InvalidInput.into()) };
-        let dir = rustix::fs::open(dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        UnixStream::connect(Path::new(&format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name))?
-    };
-    service.set_read_timeout(Some(ANSWER_MAX))?;
-    service.set_write_timeout(Some(ANSWER_MAX))?;
-    Ok(service)
+    if socket.as_os_str().len() <= ADDRESS_MAX {
+        return connect_by(socket);
+    }
+    let (dir, name) = (socket.parent(), socket.file_name());
+    let (Some(dir), Some(name)) = (dir, name) else { return Err(io::ErrorKind::InvalidInput.into()) };
+    let dir = rustix::fs::open(dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    connect_by(&Path::new(&format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name))
+}
+
+fn connect_by(path: &Path) -> io::Result<UnixStream> {
+    let service = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // Before it connects: a service that is stopped takes nobody in.
+    for direction in [Timeout::Send, Timeout::Recv] {
+        set_socket_timeout(&service, direction, Some(ANSWER_MAX))?;
+    }
+    rustix::net::connect(&service, &SocketAddrUnix::new(path)?)?;
+    Ok(service.into())
 }
 
 fn ask(service: &mut UnixStream, request: &Request) -> io::Result<Reply> {
@@ -288,6 +296,20 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let socket = services(dir.path(), &[0, 1, 2, 1]);
         assert_eq!(restart(&socket).unwrap().unwrap().service, 4, "asked after two deaths");
+    }
+
+    #[test]
+    fn a_refusal_is_not_taken_for_a_death() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        let clients = std::thread::spawn(move || {
+            let (mut client, _) = listener.accept().unwrap();
+            let refusal = Reply::Failed(Failure::input("another user's pool"));
+            wire::send(&mut client, &refusal, &[]).unwrap();
+        });
+        assert_eq!(look(&path), None);
+        clients.join().unwrap();
     }
 
     #[test]

@@ -347,11 +347,14 @@ impl PoolService {
 
     /// Hears an owner in a thread of his own, unless there are as many as there may be.
     fn accept(self: &Arc<Self>, listener: &UnixListener) -> io::Result<()> {
-        let (client, _) = listener.accept()?;
+        let (mut client, _) = listener.accept()?;
         {
             let mut books = self.books.lock();
             if books.clients >= CLIENTS_MAX {
-                return Ok(());
+                drop(books);
+                // There is room for it: nothing was sent before.
+                let busy = Failure::system("as many clients as there may be").remedy("try again");
+                return wire::send(&mut client, &Reply::Failed(busy), &[]);
             }
             books.clients += 1;
         }
@@ -374,7 +377,8 @@ impl PoolService {
         let peer = vellum_sys::peer(client.as_fd())?;
         if peer.uid != 0 && peer.uid != rustix::process::geteuid().as_raw() {
             tracing::warn!(uid = peer.uid, pid = peer.process.unwrap_or_default(), "a stranger is sent away");
-            return Ok(());
+            // A connection that just ends looks like the death of the service, and is tried again.
+            return wire::send(&mut client, &Reply::Failed(Failure::input("another user's pool")), &[]);
         }
         loop {
             let (request, descriptors) = match wire::receive::<Request>(&mut client) {

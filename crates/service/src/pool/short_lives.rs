@@ -30,10 +30,18 @@ impl ShortLives {
         self.0 = 0;
     }
 
+    /// A service has ended, in whatever way, after it had served for so long, if at all.
+    pub(super) fn end(&mut self, served: Option<Duration>) {
+        if served >= Some(SHORT_LIFE) {
+            self.reset();
+        }
+    }
+
     /// Counts a service that has died after it had served for so long, if at all. The pause before the next one;
     /// None: the next one would not serve either.
     pub(super) fn count(&mut self, death: Death, served: Option<Duration>) -> Option<Duration> {
-        if served.is_some_and(|served| death == Death::Killed || served >= SHORT_LIFE) {
+        self.end(served);
+        if death == Death::Killed && served.is_some() {
             self.reset();
         }
         let pause = PAUSE * (self.0 / KILLS_PER_DEATH);
@@ -80,6 +88,17 @@ mod tests {
         // However often.
         lives.reset();
         (0..1000).for_each(|_| assert_eq!(lives.count(Death::Killed, BRIEFLY), Some(Duration::ZERO)));
+    }
+
+    #[test]
+    fn a_long_life_resets_the_count_however_it_ends() {
+        let mut lives = ShortLives::default();
+        for (served, left) in [(None, 1), (BRIEFLY, 1), (Some(SHORT_LIFE), 10)] {
+            (0..9).for_each(|_| assert!(lives.count(Death::Own, None).is_some()));
+            lives.end(served);
+            assert_eq!(deaths_until_the_end(&mut lives, Death::Own, None), left, "{served:?}");
+            lives.reset();
+        }
     }
 
     #[test]

@@ -222,6 +222,7 @@ impl<'a> Supervisor<'a> {
                 Err(why) => End::Died(why),
             };
             self.board.set_service_gone();
+            self.short_lives.end(self.board.served_for());
             let how = match end {
                 End::Done => return Ok(()),
                 End::Failed => return Err(Failure::system("the service could not begin")),

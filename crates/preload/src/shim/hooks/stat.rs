@@ -75,7 +75,7 @@ unsafe fn stat_from_kernel(directory: c_int, path: *const c_char, flags: c_int, 
     match unsafe { attributes::ask(directory, path as usize, flags, ALL_BUT_ATIME) } {
         Ok(found) if root_mount::observe_unread(found.device()) => {
             // SAFETY: the caller's.
-            *unsafe { to.as_mut() }? = found.to_stat();
+            *unsafe { to.as_mut() }? = found.as_stat();
             Some(0)
         }
         Err(ENOENT) => Some(refuse(ENOENT)),

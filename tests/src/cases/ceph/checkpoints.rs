@@ -42,7 +42,7 @@ pub(super) fn checkpoints(cx: &Cx, cluster: &mut Cluster) -> Outcome {
     local.ends()?;
     let (format, of_local) = lowers(&scene, "local")?;
     let fingerprints = [&known["fartree"], &of_local["tree"]].map(|one| one["fingerprint"].as_str());
-    ensure!(format == 1 && fingerprints[0].is_some() && fingerprints[0] == fingerprints[1], "{of_local}");
+    ensure!(format == 4 && fingerprints[0].is_some() && fingerprints[0] == fingerprints[1], "{of_local}");
     scene.restore("local", &there)?.says_more()?;
 
     // Nothing else will do.

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 use std::collections::BTreeSet;
 use std::ffi::CStr;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Duplicates the process as [`crate::fork`] does, but both go on with *the same* table of descriptors. EBUSY when it has several
@@ -150,6 +150,11 @@ impl InheritedFds {
         Some(unsafe { OwnedFd::from_raw_fd(number) })
     }
 
+    /// Gives one back that was taken: it stays open until somebody takes it again, or the rest.
+    pub fn give_back(&mut self, descriptor: OwnedFd) {
+        self.0.insert(descriptor.into_raw_fd());
+    }
+
     /// Takes all memory files of a name.
     pub fn take_memories(&mut self, name: &CStr) -> Vec<OwnedFd> {
         let wanted = [b"/memfd:", name.to_bytes(), b" (deleted)"].concat();
@@ -186,6 +191,19 @@ mod tests {
         close_all_but(&BTreeSet::from([0, 6]));
         let left: Vec<_> = open_descriptors().into_iter().filter(|fd| *fd > 2).collect();
         assert_eq!(left, [6]);
+    }
+
+    #[test]
+    fn a_descriptor_given_back_stays_open_and_is_taken_again() {
+        let (file, other) = rustix::pipe::pipe().unwrap();
+        let number = file.into_raw_fd();
+        let mut inherited = InheritedFds(BTreeSet::from([number]));
+        let taken = inherited.take(number).unwrap();
+        assert!(inherited.take(number).is_none());
+        inherited.give_back(taken);
+        assert!(inherited.numbers().eq([number]));
+        rustix::io::write(&other, b"x").unwrap();
+        assert_eq!(inherited.take_rest().len(), 1);
     }
 
     #[test]

@@ -75,7 +75,16 @@ impl PredecessorMount {
             .ledger
             .held_descriptors()
             .into_iter()
-            .filter_map(|fd| Some((fd, inherited.take(fd)?)))
+            .filter_map(|fd| {
+                let found = inherited.take(fd)?;
+                // The predecessor may have died after it had closed what it held, when the number was a connection's already. With
+                // that a request would be closed before the kernel is asked for it again.
+                if abort::is_device(&found) {
+                    inherited.give_back(found);
+                    return None;
+                }
+                Some((fd, found))
+            })
             .collect();
         let warm = warm.filter(|_| request.config.cache.is_some()).cloned();
         Ok(Self { request, session, device, layers, handouts, memory, held, file, warm })

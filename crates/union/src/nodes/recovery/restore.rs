@@ -551,8 +551,9 @@ impl Nodes {
         let all = record.held.into_iter().chain(record.below.map(|(holding, _)| holding));
         let held: Vec<_> =
             all.filter_map(|holding| self.recovery.held.lock().remove(&holding.descriptor)).collect();
-        drop(held);
         self.table.release(id);
+        // Not before: a closed number may be that of a connection in the next moment, and a successor would take it for what was held.
+        drop(held);
         record.orphan
     }
 

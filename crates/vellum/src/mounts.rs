@@ -56,8 +56,9 @@ pub fn ask_all(choice: &Choice) -> Result<Answers, Failure> {
     {
         return Err(Failure::input(format!("pool {name}: there is none; vellum pool list shows them")));
     }
+    let table = mounts("self");
     let points = match choice.mountpoints.as_slice() {
-        [] => mount_points(),
+        [] => mount_points(&table),
         named => named.to_vec(),
     };
     let (to_us, from_them) = mpsc::channel();
@@ -80,7 +81,6 @@ pub fn ask_all(choice: &Choice) -> Result<Answers, Failure> {
         };
     }
     let mut found = Answers::default();
-    let table = mounts("self");
     for point in points {
         match answers.remove(&point) {
             None => found.silent.push(point),
@@ -106,14 +106,14 @@ pub fn ask_all(choice: &Choice) -> Result<Answers, Failure> {
 }
 
 /// Where Vellum is mounted, each place once.
-fn mount_points() -> Vec<PathBuf> {
+fn mount_points(table: &[Mount]) -> Vec<PathBuf> {
     let mut points: Vec<PathBuf> = Vec::new();
     let mut devices = Vec::new();
-    for mount in mounts("self").into_iter().filter(|mount| mount.fs_type == FS_TYPE) {
+    for mount in table.iter().filter(|mount| mount.fs_type == FS_TYPE) {
         // A filesystem bound to a second place has no more to say there.
-        if !devices.contains(&mount.device) {
-            devices.push(mount.device);
-            points.push(mount.point);
+        if !devices.contains(&&mount.device) {
+            devices.push(&mount.device);
+            points.push(mount.point.clone());
         }
     }
     points.sort();

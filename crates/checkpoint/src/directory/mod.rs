@@ -1,8 +1,8 @@
 //! A directory of checkpoints: each is whole, or is not there.
 //!
-//! One that is being made lies beside the others under a name of its own, locked by its maker, and gets its name when all of it is on disk.
-//! One that it replaces changes places with it in the same step, and is removed afterwards. Each is one object in a `file`, and a record beside it.
-//! `removal` says how one goes.
+//! One that is being made lies beside the others under a name of its own, locked by its maker, and gets its
+//! name when all of it is on disk. One that it replaces changes places with it in the same step, and is
+//! removed afterwards. Each is one object in a `file`, and a record beside it. `removal` says how one goes.
 
 mod file;
 mod removal;
@@ -22,11 +22,11 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use vellum_container::{check_owner, plain_name, random_name};
 use vellum_pool::locked_dir::LockedDir;
 use vellum_service::Failure;
+use vellum_sys::wait_for;
 
 /// What one is called that is being made, or removed.
 const UNFINISHED: &str = ".unfinished-";
@@ -148,7 +148,6 @@ impl Directory {
         name: &str,
         manner: &CheckpointOptions,
     ) -> Result<(Box<dyn ByteSink>, WriteOptions), Failure> {
-        chain::free(&self.list()?, &[name.to_owned()])?;
         self.check_replaceable(name)?;
         let known = match &manner.parent {
             Some(parent) => {
@@ -171,7 +170,6 @@ impl Directory {
     fn name(&self, name: &str, needs: &[Parent], unfinished: PartialCheckpoint) -> Result<PathBuf, Failure> {
         let named = self.lock_exclusively().and_then(|alone| {
             // Others may have removed or made some in between.
-            chain::free(&self.list()?, &[name.to_owned()])?;
             self.check_replaceable(name)?;
             let display = unfinished.place.display().to_string();
             chain::open_parents(needs, &display, &|name| self.look(name)).map(|_| alone)
@@ -185,8 +183,9 @@ impl Directory {
         }
     }
 
-    /// A checkpoint takes the place of an older one, and of nothing else.
+    /// A checkpoint takes the place of an older one that no other one needs, and of nothing else.
     fn check_replaceable(&self, name: &str) -> Result<(), Failure> {
+        chain::free(&self.list()?, &[name.to_owned()])?;
         let place = self.dir.join(plain_name("--name", name)?);
         if place.symlink_metadata().is_err() || place.join(super::record::NAME).exists() {
             return Ok(());
@@ -204,18 +203,17 @@ impl Directory {
     fn lock_exclusively_within(&self, patience: Duration) -> Result<File, Failure> {
         let failed = |e: io::Error| Failure::at(&self.dir, e);
         let dir = File::open(&self.dir).map_err(failed)?;
-        let begin = Instant::now();
-        loop {
-            match flock(&dir, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(dir),
-                Err(Errno::WOULDBLOCK) if begin.elapsed() < patience => thread::sleep(PAUSE),
-                Err(Errno::WOULDBLOCK) => {
-                    let display = self.dir.display();
-                    return Err(Failure::system(format!("{display}: another process holds its lock"))
-                        .remedy(format!("try again; lsof {display} says who has it open")));
-                }
-                Err(Errno::INTR) => {}
-                Err(e) => return Err(failed(e.into())),
+        let locked =
+            wait_for(patience, PAUSE, || match flock(&dir, FlockOperation::NonBlockingLockExclusive) {
+                Err(Errno::WOULDBLOCK | Errno::INTR) => None,
+                done => Some(done),
+            });
+        match locked {
+            Some(done) => done.map(|()| dir).map_err(|e| failed(e.into())),
+            None => {
+                let display = self.dir.display();
+                Err(Failure::system(format!("{display}: another process holds its lock"))
+                    .remedy(format!("try again; lsof {display} says who has it open")))
             }
         }
     }

@@ -34,14 +34,14 @@ enum Look<T> {
 }
 
 /// Who holds records of a predecessor.
-trait Heir {
+trait Successor {
     type Lost;
     fn look(&self) -> Look<Self::Lost>;
     /// Forgets what is lost still.
     fn forget(&self, lost: &Self::Lost);
 }
 
-impl Heir for Union {
+impl Successor for Union {
     type Lost = LostForgets;
 
     fn look(&self) -> Look<LostForgets> {
@@ -59,19 +59,19 @@ impl Heir for Union {
     }
 }
 
-fn watch<T: Heir>(heir: &Weak<T>, sleep: impl Fn(Duration)) {
+fn watch<T: Successor>(successor: &Weak<T>, sleep: impl Fn(Duration)) {
     let mut pause = STEP;
     loop {
         sleep(pause);
-        let Some(look) = heir.upgrade().map(|heir| heir.look()) else { return };
+        let Some(look) = successor.upgrade().map(|successor| successor.look()) else { return };
         match look {
             Look::Early => continue,
             Look::Over => return,
             Look::Nothing => {}
             Look::Some(lost) => {
                 sleep(ANSWERS_ARRIVE);
-                if let Some(heir) = heir.upgrade() {
-                    heir.forget(&lost);
+                if let Some(successor) = successor.upgrade() {
+                    successor.forget(&lost);
                 }
             }
         }
@@ -89,7 +89,7 @@ mod tests {
     #[derive(Default)]
     struct Counted(AtomicU64, AtomicU64);
 
-    impl Heir for Counted {
+    impl Successor for Counted {
         type Lost = u64;
 
         fn look(&self) -> Look<u64> {
@@ -108,11 +108,11 @@ mod tests {
 
     #[test]
     fn late_forgets_reach_the_predecessors_nodes() {
-        let (heir, slept) = (Arc::new(Counted::default()), Cell::new(Duration::ZERO));
-        watch(&Arc::downgrade(&heir), |time| slept.set(slept.get() + time));
-        assert_eq!(heir.1.load(Relaxed), 3, "it was not looked for again");
+        let (successor, slept) = (Arc::new(Counted::default()), Cell::new(Duration::ZERO));
+        watch(&Arc::downgrade(&successor), |time| slept.set(slept.get() + time));
+        assert_eq!(successor.1.load(Relaxed), 3, "it was not looked for again");
         assert!(slept.get() > 3 * FIRST, "it looks too often");
-        drop(heir);
+        drop(successor);
         watch(&Weak::<Counted>::new(), |_| ());
     }
 }

@@ -1,7 +1,8 @@
 //! Walking an upper layer that a container may be changing: which objects are there, and which have changed since an earlier walk.
 //!
-//! The layer's contents are hostile: containers make names and links while we walk. So directories are opened by openat2 beneath the layer's root,
-//! following no link, and everything in one by its descriptor and one name.
+//! The layer's contents are hostile: containers make names and links while we walk. So directories are opened
+//! by openat2 beneath the layer's root, following no link, and everything in one by its descriptor and one
+//! name.
 
 use rustix::fs::{
     Dir, FileType, Mode, OFlags, ResolveFlags, SeekFrom, Stat, fstatfs, llistxattr, openat2, seek, syncfs,
@@ -117,8 +118,8 @@ pub(crate) fn names(dir: BorrowedFd<'_>) -> rustix::io::Result<Vec<OsString>> {
     Ok(names)
 }
 
-/// From which second on changes of a layer show in the times of its objects, so that a pass over it may come before the one that counts. None: its
-/// filesystem does not tell of all changes.
+/// From which second on changes of a layer show in the times of its objects, so that a pass over it may come
+/// before the one that counts. None: its filesystem does not tell of all changes.
 pub(super) fn first_detectable_second(
     layer: &OwnedFd,
     display: &Path,

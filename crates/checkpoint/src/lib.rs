@@ -1,11 +1,13 @@
 //! Checkpoints of containers: the memory of their processes, and the tree that they had then.
 //!
-//! `save` takes one of a `subject`, a container and whoever runs it: `pause` has the container stand still, by its `freezer`, without the `library`,
-//! `cpu_priority` towards others on the processors, `memory` is a first pass over its memory, if `precopy` wants one, `layer_walk` finds what is in its
-//! upper layer, `external_library` says which library it has, `tmpfs` what of files in memory is lost, `record` is what is known of it.
-//! A checkpoint is one `object`, a sequence of bytes, written to one of three sinks: in a `directory`, in the store of a `zoned` device, or as a
-//! `stream`. `location` is where they are, `pacer` says how fast, `chain` are those that need others. `restore` has a container go on.
-//! `podman` and `containerd` are the containers of those engines.
+//! `save` takes one of a `subject`, a container and whoever runs it: `pause` has the container stand still,
+//! by its `freezer`, without the `library`, `cpu_priority` towards others on the processors, `memory` is a
+//! first pass over its memory, if `precopy` wants one, `layer_walk` finds what is in its upper layer,
+//! `external_library` says which library it has, `tmpfs` what of files in memory is lost, `record` is what is
+//! known of it. A checkpoint is one `object`, a sequence of bytes, written to one of three sinks: in a
+//! `directory`, in the store of a `zoned` device, or as a `stream`. `location` is where they are, `pacer`
+//! says how fast, `chain` are those that need others. `restore` has a container go on. `podman` and
+//! `containerd` are the containers of those engines.
 #![forbid(unsafe_code)]
 
 mod chain;

@@ -1,7 +1,7 @@
 //! How fast an object is written: so that others on the disk wait no longer than they would anyway.
 //!
-//! What is written goes to the medium in groups, each of which waits for its turn and for the medium. A file's page cache would otherwise take all of
-//! it at once, and write it back as fast as the disk goes.
+//! What is written goes to the medium in groups, each of which waits for its turn and for the medium. A
+//! file's page cache would otherwise take all of it at once, and write it back as fast as the disk goes.
 
 use super::pace::Pace;
 use std::io;
@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use vellum_zoned::pace::{Budget, Meter, Nanos};
 use vellum_zoned::paced_file::Disk;
 
-/// Bytes of a group. Others wait for the one that is under way: with four times as many the 99th percentile of their waits was twice as long on a disk of 2 GB/s,
-/// and the checkpoint no sooner there.
+/// Bytes of a group. Others wait for the one that is under way: with four times as many the 99th percentile
+/// of their waits was twice as long on a disk of 2 GB/s, and the checkpoint no sooner there.
 pub(super) const GROUP: u64 = 1 << 20;
 /// Bytes that a filesystem writes for itself with a group: its journal, and where zones are written to.
 const BESIDE: u64 = 64 << 10;
@@ -77,8 +77,8 @@ impl WritePacer {
         Self { rule, may_go: false, written: 0 }
     }
 
-    /// Before `bytes` are written: waits until it is their turn. `hurry`: they go at once, for a container stands still, and are not taken for
-    /// others' work.
+    /// Before `bytes` are written: waits until it is their turn. `hurry`: they go at once, for a container
+    /// stands still, and are not taken for others' work.
     pub(super) fn before(&mut self, bytes: u64, hurry: bool) {
         if self.may_go {
             return;
@@ -141,7 +141,8 @@ mod tests {
         let mut flushes = 0;
         let no_disk = |_| panic!("a rate needs to see nobody");
         let mut pacing = WritePacer::on(Pace::Rate(40 << 20), Path::new("/x"), no_disk);
-        // The first group goes at once, and the last one is not waited for: 16 MiB after it, of 20. A part of a second of that is the credit.
+        // The first group goes at once, and the last one is not waited for: 16 MiB after it, of 20. A part of
+        // a second of that is the credit.
         assert!(takes(&mut pacing, 20, &mut flushes) >= 0.4 - CREDIT as f64 / 1e9);
         assert_eq!(flushes, 20);
     }

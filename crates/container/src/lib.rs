@@ -1,11 +1,13 @@
 //! Containers: a process whose root is a Vellum tree, started by an OCI runtime, in a pool where one is asked for.
 //!
-//! `image` says what a container's root is made of. `process`, `user`, `volume` and `preload` say what is to run, `spec` writes it down for the
-//! runtime, `placement` finds its control group. `state` keeps what belongs to a container in one directory, and takes away what others have left;
-//! `union` mounts the tree, `runtime` calls the runtime, which `exec_helper` lets end with us, `settings` keeps what a container was started with,
-//! `container_process` finds one of somebody else, `list` shows all and ends those that were left, `host_mounts` shows it what it may not reach,
-//! `stdio` guards the host's devices against it, `signals` passes signals on, and `run` puts them together.
-//! `restore` has one go on from a checkpoint: by `criu`, above layers of the same `identity`, with `loopback` up.
+//! `image` says what a container's root is made of. `process`, `user`, `volume` and `preload` say what is to
+//! run, `spec` writes it down for the runtime, `placement` finds its control group. `state` keeps what
+//! belongs to a container in one directory, and takes away what others have left; `union` mounts the tree,
+//! `runtime` calls the runtime, which `exec_helper` lets end with us, `settings` keeps what a container was
+//! started with, `container_process` finds one of somebody else, `list` shows all and ends those that were
+//! left, `host_mounts` shows it what it may not reach, `stdio` guards the host's devices against it,
+//! `signals` passes signals on, and `run` puts them together. `restore` has one go on from a checkpoint: by
+//! `criu`, above layers of the same `identity`, with `loopback` up.
 #![forbid(unsafe_code)]
 
 mod container_process;

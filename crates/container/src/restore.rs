@@ -59,8 +59,8 @@ pub trait SavedContainer: Debug {
     /// Why CRIU could not read from that directory.
     fn read_failure(&self) -> Option<String>;
 
-    /// A directory that CRIU reads from. `scratch`: a directory where something may be made for a moment. When `restored` is there and nobody reads
-    /// any more, none will.
+    /// A directory that CRIU reads from. `scratch`: a directory where something may be made for a moment.
+    /// When `restored` is there and nobody reads any more, none will.
     fn images(&self, scratch: &Path, restored: &Path) -> Result<PathBuf, Failure>;
 }
 
@@ -87,7 +87,8 @@ impl Images {
     }
 }
 
-/// Has a container of `vellum run` go on, to its end. Afterwards nothing is left of it but the checkpoint. `container`: the name that it had.
+/// Has a container of `vellum run` go on, to its end. Afterwards nothing is left of it but the checkpoint.
+/// `container`: the name that it had.
 pub fn restore(
     asked: &Restore,
     container: &str,

@@ -1,7 +1,7 @@
 //! Mounting, for all who mount: the command `vellum mount`, `vellum run`, and programs to come.
 //!
-//! A process with one thread mounts by itself ([`Mount::mount_in_process`]): the service begins as a copy of it. Any other has the program `vellum`
-//! do that ([`Mount::mount_by_helper`]).
+//! A process with one thread mounts by itself ([`Mount::mount_in_process`]): the service begins as a copy of
+//! it. Any other has the program `vellum` do that ([`Mount::mount_by_helper`]).
 
 use crate::helper;
 use crate::name::PoolName;

@@ -1,9 +1,9 @@
 //! The filesystem service: a process that serves mounted trees.
 //!
-//! `config` says what an instance is made of; `layers` opens and checks the layers, wherever they come from; `instance` answers
-//! questions about the tree through the tree itself; `mounts` is where it is mounted; `process` makes the process, `sandbox` takes
-//! its privileges away, and `pool` puts all of it together, for one mount or for many. `store_server` lets commands use a store that a mount
-//! has open.
+//! `config` says what an instance is made of; `layers` opens and checks the layers, wherever they come from;
+//! `instance` answers questions about the tree through the tree itself; `mounts` is where it is mounted;
+//! `process` makes the process, `sandbox` takes its privileges away, and `pool` puts all of it together, for
+//! one mount or for many. `store_server` lets commands use a store that a mount has open.
 #![forbid(unsafe_code)]
 
 pub mod config;

@@ -1,8 +1,10 @@
-//! The trait between a server beside the kernel and an instance: what a client may do past the kernel, given the files of a tree themselves.
+//! The trait between a server beside the kernel and an instance: what a client may do past the kernel, given
+//! the files of a tree themselves.
 //!
-//! Such a server is any way by which clients reach a service beside the kernel (a ring of shared memory, for instance). It knows who the client
-//! is, carries words and descriptors, and believes nothing else; the instance judges what the client may do and whether doing it here
-//! means the same as doing it by way of the kernel. Whatever is not certain is refused, and the client asks the kernel as ever.
+//! Such a server is any way by which clients reach a service beside the kernel (a ring of shared memory, for
+//! instance). It knows who the client is, carries words and descriptors, and believes nothing else; the
+//! instance judges what the client may do and whether doing it here means the same as doing it by way of the
+//! kernel. Whatever is not certain is refused, and the client asks the kernel as ever.
 
 use crate::{Errno, Error, ExportFile, Name, NodeId, Progress, SetAttr};
 use bitflags::bitflags;

@@ -1,6 +1,7 @@
-//! The vocabulary of Vellum: node ids, attributes, errors, identity, and the traits between its houses: [`Filesystem`] (a front calls an
-//! instance) and [`Branch`] (a union calls storage); beside these, [`Handout`] (a ring server calls an instance) and [`Export`] (a union calls
-//! storage) for clients that are given files themselves.
+//! The vocabulary of Vellum: node ids, attributes, errors, identity, and the traits between its houses:
+//! [`Filesystem`] (a front calls an instance) and [`Branch`] (a union calls storage); beside these,
+//! [`Handout`] (a ring server calls an instance) and [`Export`] (a union calls storage) for clients that are
+//! given files themselves.
 //!
 //! This crate knows nothing of FUSE, of layers or of system calls other than their errno values.
 #![warn(missing_docs)]

@@ -23,9 +23,10 @@ const WAITING_MAX: u64 = 16 << 10;
 
 /// The tree of files in a store.
 ///
-/// Changes of the tree are in memory, and with the store, when a call returns. Contents wait in memory: at most 1 MiB of a file, and not
-/// longer than some seconds if [`start_flush_thread`](Self::start_flush_thread) was asked for. A sync of a file makes it durable, with its names, and with
-/// it all changes of the tree that were made before.
+/// Changes of the tree are in memory, and with the store, when a call returns. Contents wait in memory: at
+/// most 1 MiB of a file, and not longer than some seconds if [`start_flush_thread`](Self::start_flush_thread)
+/// was asked for. A sync of a file makes it durable, with its names, and with it all changes of the tree that
+/// were made before.
 pub struct ZonedTree {
     store: Store,
     block: u64,

@@ -1,5 +1,5 @@
-//! A checkpoint as Vellum 0.2 wrote it into a directory: images, files and the upper layer, each a file. An object is made of them, in a file
-//! without a name, and read like any other.
+//! A checkpoint as Vellum 0.2 wrote it into a directory: images, files and the upper layer, each a file. An
+//! object is made of them, in a file without a name, and read like any other.
 
 use super::format::{Contents, Index, Piece};
 use super::layer::LayerWriter;

@@ -1,7 +1,8 @@
 //! An upper layer in a checkpoint's object, and out of it again.
 //!
-//! A first pass takes all while the container runs, a second one, while it stands still, what has changed since: so that moment takes as long as
-//! the layer has objects and changes, and not as long as it has bytes. What the first one took in vain stays in the object, which nothing is ever taken from.
+//! A first pass takes all while the container runs, a second one, while it stands still, what has changed
+//! since: so that moment takes as long as the layer has objects and changes, and not as long as it has bytes.
+//! What the first one took in vain stays in the object, which nothing is ever taken from.
 
 use super::format::{Contents, Piece};
 use super::parse_budget;

@@ -1,9 +1,11 @@
-//! A checkpoint as one object, a sequence of bytes that is written from its start to its end: in a store, in a file, or on its way elsewhere.
+//! A checkpoint as one object, a sequence of bytes that is written from its start to its end: in a store, in
+//! a file, or on its way elsewhere.
 //!
-//! `object_writer` makes one: CRIU writes its images into `image_files`, a mount of their own, `layer` takes the upper layer, and both put bytes into the
-//! `sink`, whose threads `pack` them and write them to where they are `storage`. `format` says how an object ends, `map` what its bytes have become.
-//! `object_reader` restores from one, and `unpack` reads it; `parse_budget` keeps what is read in bounds. `from_files` makes one of the files of an
-//! earlier version.
+//! `object_writer` makes one: CRIU writes its images into `image_files`, a mount of their own, `layer` takes
+//! the upper layer, and both put bytes into the `sink`, whose threads `pack` them and write them to where
+//! they are `storage`. `format` says how an object ends, `map` what its bytes have become. `object_reader`
+//! restores from one, and `unpack` reads it; `parse_budget` keeps what is read in bounds. `from_files` makes
+//! one of the files of an earlier version.
 
 mod format;
 mod from_files;

@@ -1,10 +1,12 @@
 //! The server of a store that is open to be written: commands that take and restore checkpoints work through the service that has it.
 //!
-//! One process at a time writes to a store. While a mount has its upper layer there, that is its service; so a command that finds the device
-//! locked connects to a socket of that service and asks for what it would otherwise do itself. The socket is made by whoever mounts, with
-//! the right to the device, and handed over like the device: the service itself can make none.
+//! One process at a time writes to a store. While a mount has its upper layer there, that is its service; so
+//! a command that finds the device locked connects to a socket of that service and asks for what it would
+//! otherwise do itself. The socket is made by whoever mounts, with the right to the device, and handed over
+//! like the device: the service itself can make none.
 //!
-//! `socket_path`: where the socket is; `wire`: what is said; `access_lock`: who may do what at the same time; `server` and `client`: the two ends.
+//! `socket_path`: where the socket is; `wire`: what is said; `access_lock`: who may do what at the same time;
+//! `server` and `client`: the two ends.
 
 mod access_lock;
 mod client;
@@ -30,7 +32,8 @@ pub(crate) fn sweep() {
     }
 }
 
-/// Makes the socket of a device's store, as whoever mounts, with the right to the device. None: there is none, and commands find the device in use.
+/// Makes the socket of a device's store, as whoever mounts, with the right to the device. None: there is
+/// none, and commands find the device in use.
 pub(crate) fn listen(device: &impl AsFd) -> Option<OwnedFd> {
     let listener = socket_path::make(device).and_then(|path| {
         // Nobody takes it for one that was left, and no other one is left.

@@ -19,8 +19,9 @@ use vellum_vfs::{
     SetTime, WriteFlags,
 };
 
-/// Whether a file of a lower layer is read through the kernel's page cache even in `passthrough`: a small one that is no program. It stays one
-/// file for the kernel then, whoever writes to it: who has it open sees that, and locks exclude each other.
+/// Whether a file of a lower layer is read through the kernel's page cache even in `passthrough`: a small one
+/// that is no program. It stays one file for the kernel then, whoever writes to it: who has it open sees
+/// that, and locks exclude each other.
 const fn is_read_through_cache(lower: &Attr, passthrough_from: u64) -> bool {
     lower.size < passthrough_from && lower.mode & ANY_EXECUTE == 0
 }
@@ -253,7 +254,8 @@ impl Core {
             }
             if io.through_cache {
                 self.nodes.count_cached(node, file, 1);
-                // One who copies it up at the same time sees the count, or this one sees the copy: the kernel takes one kind of open at a time.
+                // One who copies it up at the same time sees the count, or this one sees the copy: the kernel
+                // takes one kind of open at a time.
                 fence(SeqCst);
                 if !self.layers.readable(file)?.writable {
                     return Ok(OpenIo::Cached { keep: !node.marks().alias });

@@ -16,9 +16,9 @@ pub enum ContainerCommand {
     Balance(BalanceArgs),
     /// Run a command in a container on a Vellum mount, by crun or runc.
     ///
-    /// At the end it removes the container, its mount and its changes. Unpacked layers stay, and `--upper` keeps the changes. It needs root, of the host
-    /// or of a user namespace. Most options are those of podman-run(1). With `--pool` the container's programs use the preload library if it is
-    /// installed.
+    /// At the end it removes the container, its mount and its changes. Unpacked layers stay, and `--upper`
+    /// keeps the changes. It needs root, of the host or of a user namespace. Most options are those of
+    /// podman-run(1). With `--pool` the container's programs use the preload library if it is installed.
     Run(Box<RunArgs>),
     /// Show the containers of `vellum run`: name, first process, age and state.
     ///
@@ -28,12 +28,13 @@ pub enum ContainerCommand {
     Rm(RmArgs),
     /// Manage stores on zoned devices, files and disks.
     ///
-    /// A store has named objects and a tree of files on a zoned block device, or on a file or disk that is used like one. Checkpoints get zones of
-    /// their own.
+    /// A store has named objects and a tree of files on a zoned block device, or on a file or disk that is
+    /// used like one. Checkpoints get zones of their own.
     Zoned(ZonedArgs),
     /// Save the memory and files of a container of `vellum run`, podman or containerd, by CRIU and runc.
     ///
-    /// It needs criu(8) 4.0 or later. The container then ends, unless `--leave-running` is given. If a checkpoint fails, the container continues.
+    /// It needs criu(8) 4.0 or later. The container then ends, unless `--leave-running` is given. If a
+    /// checkpoint fails, the container continues.
     ///
     Checkpoint(CheckpointArgs),
     /// Resume a container from a checkpoint, in the foreground like `vellum run`.
@@ -207,8 +208,8 @@ pub struct RunArgs {
     /// The OCI runtime: crun, runc or a path [default: the first one in PATH].
     #[arg(long, value_name = "PROGRAM")]
     pub runtime: Option<PathBuf>,
-    /// The directory of layers and containers. For a pool with `--uid-range`, everybody must be able to enter it [default: /var/lib/vellum, or vellum in the
-    /// user's data directory].
+    /// The directory of layers and containers. For a pool with `--uid-range`, everybody must be able to enter
+    /// it [default: /var/lib/vellum, or vellum in the user's data directory].
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
     /// The command and its arguments [default: the image's].
@@ -265,8 +266,8 @@ pub struct CheckpointArgs {
     /// Omit pages and blocks that this earlier checkpoint in the same place has. The new checkpoint depends on it.
     #[arg(long, value_name = "NAME")]
     pub parent: Option<String>,
-    /// A first pass over memory while the container runs shortens the pause: auto (the default) for large memory if the kernel tracks writes,
-    /// none never, always. Only for containers of `vellum run`.
+    /// A first pass over memory while the container runs shortens the pause: auto (the default) for large
+    /// memory if the kernel tracks writes, none never, always. Only for containers of `vellum run`.
     #[arg(long, value_name = "auto|none|always", default_value = "auto", hide_default_value = true)]
     pub memory_ahead: Precopy,
     /// The directory of layers and containers, as given to `vellum run`.

@@ -43,8 +43,8 @@ pub enum Command {
     Umount(UmountArgs),
     /// Show the layer, the service and the options behind a path of a mount.
     ///
-    /// It also shows the upper layer's contents, the kernel's features and the sandbox. Only root and the user who mounted may ask, and only outside
-    /// of containers with their own processes.
+    /// It also shows the upper layer's contents, the kernel's features and the sandbox. Only root and the
+    /// user who mounted may ask, and only outside of containers with their own processes.
     Inspect(InspectArgs),
     /// Check this host: kernel, FUSE, control groups, user namespaces, container engines, stores, mounts.
     ///
@@ -52,9 +52,10 @@ pub enum Command {
     Doctor(DoctorArgs),
     /// Complete the partial files of an upper layer, or of an engine's store.
     ///
-    /// The layer then needs no other layer for its files' contents. Run it before another program reads the layers. The layer must not be mounted.
-    /// An interrupted run continues at the next one. Of a store, such as /var/lib/containers/storage, it completes all layers that are not in use; the
-    /// exit status is 1 if some remain.
+    /// The layer then needs no other layer for its files' contents. Run it before another program reads the
+    /// layers. The layer must not be mounted. An interrupted run continues at the next one. Of a store, such
+    /// as /var/lib/containers/storage, it completes all layers that are not in use; the exit status is 1 if
+    /// some remain.
     Flatten(FlattenArgs),
     /// Write all data of mounts to disk, as `sync -f` does on other filesystems.
     ///
@@ -62,9 +63,10 @@ pub enum Command {
     Sync(SyncArgs),
     /// Manage pools: limits of tenants for processors, memory and disks.
     ///
-    /// A pool is a tenant's share of the host. One service serves all mounts of a pool, in control groups of the pool. If the service crashes, its
-    /// supervisor starts another one with all mounts intact. A mount is in a pool by the option `pool=NAME`, or because one of its layers is below a
-    /// `--storage` directory of the pool.
+    /// A pool is a tenant's share of the host. One service serves all mounts of a pool, in control groups of
+    /// the pool. If the service crashes, its supervisor starts another one with all mounts intact. A mount is
+    /// in a pool by the option `pool=NAME`, or because one of its layers is below a `--storage` directory of
+    /// the pool.
     Pool(PoolArgs),
     /// Show counts and times of requests since the mount.
     Stats(StatsArgs),

@@ -101,7 +101,8 @@ pub struct PoolSettings {
     /// The most bytes per second that its services write to the disks of its layers.
     #[arg(long, value_name = "BYTES")]
     pub write_limit: Option<String>,
-    /// The host's user and group ids for its containers; START is their root, e.g. 100000:65536. Pools share no ids. Mounts show owner 0 as START.
+    /// The host's user and group ids for its containers; START is their root, e.g. 100000:65536. Pools share
+    /// no ids. Mounts show owner 0 as START.
     #[arg(long, value_name = "START:COUNT")]
     pub uid_range: Option<String>,
     /// on: its service may connect to Ceph clusters; none: not. For a running pool it takes effect after vellum pool restart.

@@ -28,7 +28,8 @@ pub enum ZonedCommand {
 pub enum ToolCommand {
     /// Show a device, its zones, and the store on it.
     Inspect(InspectArgs),
-    /// Create a store on a zoned block device, a file, or a disk without zones. A device in use is refused, and without `--force` one with data.
+    /// Create a store on a zoned block device, a file, or a disk without zones. A device in use is refused,
+    /// and without `--force` one with data.
     Format(FormatArgs),
     /// Measure which empty zones disturb each other, for the next `format` of this device.
     Calibrate(CalibrateArgs),

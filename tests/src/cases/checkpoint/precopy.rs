@@ -8,8 +8,8 @@ use rustix::process::Signal;
 use std::fs;
 use std::path::Path;
 
-/// A kernel that cannot is said to if it is asked for, and otherwise nothing is. What CRIU writes in two passes goes on, and so does what Vellum 0.2
-/// has taken: images, files and the layer as files.
+/// A kernel that cannot is said to if it is asked for, and otherwise nothing is. What CRIU writes in two
+/// passes goes on, and so does what Vellum 0.2 has taken: images, files and the layer as files.
 pub(super) fn memory(cx: &Cx) -> Outcome {
     let scene = Scene::new(cx)?;
     let first = scene.start(&["--name", "ahead", "sh", "-c", COUNTER])?;
@@ -100,8 +100,9 @@ fn in_two_passes(kept: &Path) -> Outcome {
     Ok(fs::write(path, record.to_string())?)
 }
 
-/// The number of its pages, and the map with all of them in the parent: two magic numbers, then messages, each after its length. The first one has that number
-/// as its field 1, the others get a field 4, flags, of which the last one counts.
+/// The number of its pages, and the map with all of them in the parent: two magic numbers, then messages,
+/// each after its length. The first one has that number as its field 1, the others get a field 4, flags, of
+/// which the last one counts.
 fn elsewhere(map: &[u8]) -> Option<(u8, Vec<u8>)> {
     let (magic, mut rest) = map.split_at_checked(8)?;
     let mut changed = magic.to_vec();
